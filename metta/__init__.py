@@ -1,0 +1,64 @@
+"""metta: PPO training whose every phase is a part you can hold in your hand.
+
+    from metta import PPOTrainer
+
+    history = PPOTrainer(None, "CartPole-v1").train(total_timesteps=50_000)
+
+Importing `metta` imports no torch: names are loaded when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metta.agent.factory import make_policy
+    from metta.agent.policy import Policy
+    from metta.rl.collector import RolloutCollector
+    from metta.rl.custom_losses import CustomLoss
+    from metta.rl.experience import RolloutBuffer
+    from metta.rl.ppo import PPOOptimizer
+    from metta.rl.ppo_trainer import PPOTrainer
+    from metta.rl.rollout_data import combine_rollouts
+    from metta.rl.rollout_report import describe_rollout
+    from metta.store.rollout_file import load_rollout, save_rollout
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CustomLoss": "metta.rl.custom_losses",
+    "PPOOptimizer": "metta.rl.ppo",
+    "PPOTrainer": "metta.rl.ppo_trainer",
+    "Policy": "metta.agent.policy",
+    "RolloutBuffer": "metta.rl.experience",
+    "RolloutCollector": "metta.rl.collector",
+    "combine_rollouts": "metta.rl.rollout_data",
+    "describe_rollout": "metta.rl.rollout_report",
+    "load_rollout": "metta.store.rollout_file",
+    "make_policy": "metta.agent.factory",
+    "save_rollout": "metta.store.rollout_file",
+}
+
+__all__ = [
+    "CustomLoss",
+    "PPOOptimizer",
+    "PPOTrainer",
+    "Policy",
+    "RolloutBuffer",
+    "RolloutCollector",
+    "__version__",
+    "combine_rollouts",
+    "describe_rollout",
+    "load_rollout",
+    "make_policy",
+    "save_rollout",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'metta' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,91 @@
+"""The networks that metta builds itself: encoder, optional recurrent core, two heads."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from metta.agent.action_spec import ActionSpec
+from metta.agent.encoders import ObsEncoder, orthogonal
+from metta.agent.gaussian import BoxSpec
+from metta.agent.output import Obs, PolicyOutput, State
+from metta.agent.recurrent import CORES, RecurrentCore
+from metta.spaces import ObsSpec
+
+if TYPE_CHECKING:
+    from metta.train.train_config import AgentConfig
+
+__all__ = ["ActorCritic", "RecurrentActorCritic"]
+
+_ACTOR_GAIN = 0.01
+
+
+def _encoder(spec: ObsSpec, config: "AgentConfig") -> ObsEncoder:
+    kind = "auto" if config.name in CORES else config.name
+    return ObsEncoder(spec, kind, config.hidden_size, config.num_layers, config.activation)
+
+
+class Heads(nn.Module):
+    """Features -> distribution parameters and value, in float32 whatever the trunk runs in."""
+
+    def __init__(self, size: int, action_spec: ActionSpec, config: "AgentConfig") -> None:
+        super().__init__()
+        free_std = isinstance(action_spec, BoxSpec) and config.std == "parameter"
+        width = action_spec.num_params // 2 if free_std else action_spec.num_params
+        self.actor = orthogonal(nn.Linear(size, width), _ACTOR_GAIN)
+        self.critic = orthogonal(nn.Linear(size, 1), 1.0)
+        self.log_std = nn.Parameter(torch.full((width,), config.log_std_init)) if free_std else None
+        if isinstance(action_spec, BoxSpec) and not free_std:
+            nn.init.constant_(self.actor.bias[width // 2 :], config.log_std_init)
+
+    def forward(self, actor_features: Tensor, critic_features: Tensor) -> tuple[Tensor, Tensor]:
+        """Parameters ``[..., P]`` and value ``[...]``."""
+        params = self.actor(actor_features)
+        if self.log_std is not None:
+            params = torch.cat([params, self.log_std.expand_as(params)], -1)
+        return params, self.critic(critic_features).squeeze(-1)
+
+
+class ActorCritic(nn.Module):
+    """Feed-forward: rows ``[B, ...]`` in, (parameters, value) out."""
+
+    takes_leaves = True
+
+    def __init__(self, spec: ObsSpec, action_spec: ActionSpec, config: "AgentConfig") -> None:
+        super().__init__()
+        self.encoder = _encoder(spec, config)
+        share = config.share_encoder or any(leaf.is_grid for leaf in spec.leaves)
+        self.critic_encoder = None if share else _encoder(spec, config)
+        self.heads = Heads(self.encoder.output_size, action_spec, config)
+
+    def forward(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Distribution parameters and raw value."""
+        features = self.encoder(obs)
+        critic = features if self.critic_encoder is None else self.critic_encoder(obs)
+        heads: tuple[Tensor, Tensor] = self.heads(features, critic)
+        return heads
+
+
+class RecurrentActorCritic(nn.Module):
+    """Recurrent: sequences ``[T, N, ...]`` in, `PolicyOutput` out; actor and critic share the core."""
+
+    takes_leaves = True
+
+    def __init__(self, spec: ObsSpec, action_spec: ActionSpec, config: "AgentConfig") -> None:
+        super().__init__()
+        self.encoder = _encoder(spec, config)
+        kind = config.name if config.name in CORES else config.core
+        self.core: RecurrentCore = CORES[kind](self.encoder.output_size, config.hidden_size)
+        self.heads = Heads(config.hidden_size, action_spec, config)
+
+    def initial_state(self, num_rows: int) -> State:
+        """Zeros ``[N, H]`` per part of the state."""
+        return self.core.initial_state(num_rows)
+
+    def forward(self, obs: Obs, state: State, starts: Tensor) -> PolicyOutput:
+        """Encode all steps at once, then run the core along T."""
+        flat = {key: leaf.flatten(0, 1) for key, leaf in obs.items()}
+        features = self.encoder(flat).unflatten(0, starts.shape)
+        hidden, state = self.core(features, state, starts)
+        params, value = self.heads(hidden, hidden)
+        return PolicyOutput(params, value, state, {})

@@ -1,0 +1,60 @@
+"""Agents by registry key."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from metta.agent.action_spec import ActionSpec, action_spec_of
+from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
+from metta.agent.policy import Policy
+from metta.agent.recurrent import CORES
+from metta.seeding import derive_seed
+from metta.spaces import ObsSpec, obs_spec_of
+from metta.train.train_config import AgentConfig
+
+__all__ = ["as_policy", "make_policy"]
+
+Builder = Callable[[ObsSpec, ActionSpec, AgentConfig], nn.Module]
+
+
+def make_policy(
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    config: AgentConfig | None = None,
+    *,
+    seed: int = 0,
+) -> Policy:
+    """The agent that `config` names, with weights that depend on `seed` alone.
+
+    policy = make_policy(env.observation_space, env.action_space, AgentConfig(core="lstm"))
+    """
+    config = config or AgentConfig()
+    recurrent = config.core != "none" or config.name in CORES
+    builder: Builder = RecurrentActorCritic if recurrent else ActorCritic
+    spec, action_spec = (
+        obs_spec_of(observation_space),
+        action_spec_of(action_space, squash=config.squash),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "weights"))
+        module = builder(spec, action_spec, config)
+    return Policy(module, observation_space, action_space, config)
+
+
+def as_policy(
+    policy: nn.Module | None,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    config: AgentConfig,
+    *,
+    seed: int,
+) -> Policy:
+    """A `Policy` as it is, any other module wrapped, or for None the default agent."""
+    if policy is None:
+        return make_policy(observation_space, action_space, config, seed=seed)
+    if isinstance(policy, Policy):
+        return policy
+    return Policy(policy, observation_space, action_space, config)

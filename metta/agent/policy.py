@@ -1,0 +1,229 @@
+"""`Policy`: the one adapter over any network, and the only definition of its numbers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from metta.agent.action_spec import ActionSpec, action_spec_of
+from metta.agent.gaussian import BoxSpec
+from metta.agent.normalizers import ObsNormalizer, ReturnNormalizer
+from metta.agent.output import Obs, PolicyOutput, State
+from metta.errors import PolicyError
+from metta.spaces import ObsSpec, obs_spec_of
+from metta.stateful import digest_of
+from metta.train.train_config import AgentConfig
+
+__all__ = ["Policy"]
+
+_ACCEPTED = (
+    "(logits, value), a dict with 'action_logits' and 'value', or a PolicyOutput; a recurrent module "
+    "also has initial_state(num_rows) and is called as module(obs, state, starts)"
+)
+
+
+class Policy(nn.Module):
+    """A network with its spaces and its normalisers.
+
+        policy = Policy(my_module, env.observation_space, env.action_space)
+        output = policy(obs, policy.initial_state(N), starts)     # [T, N, ...] in, [T, N, ...] out
+
+    The module sees observations in the nesting of their space, with float (or for discrete values
+    int64) leaves ``[B, ...]``; a recurrent one sees ``[T, N, ...]``. Pixels arrive as 0..255.
+    """
+
+    state_name = "policy"
+    state_version = 1
+
+    def __init__(
+        self,
+        module: nn.Module,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: AgentConfig | None = None,
+    ) -> None:
+        super().__init__()
+        config = config or AgentConfig()
+        self.module = module
+        self.observation_space, self.action_space = observation_space, action_space
+        self.obs_spec: ObsSpec = obs_spec_of(observation_space)
+        self.action_spec: ActionSpec = action_spec_of(action_space, squash=config.squash)
+        self.is_recurrent = hasattr(module, "initial_state")
+        self.precision = torch.float32
+        self.obs_normalizer = (
+            ObsNormalizer(self.obs_spec, config.observation_clip)
+            if config.normalize_observations
+            else None
+        )
+        self.return_normalizer = ReturnNormalizer() if config.normalize_returns else None
+        self.log_std: nn.Parameter | None = None
+        # one float parameter that tells device and type; in a list, so that it is not registered twice
+        floats = (p for p in module.parameters() if p.dtype.is_floating_point)
+        self._anchor: list[Tensor] = [next(floats, torch.empty(0))]
+        self.takes_leaves = bool(getattr(module, "takes_leaves", False))
+        self._fit_to_actions(config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self._anchor[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Float type of the parameters."""
+        return self._anchor[0].dtype
+
+    @property
+    def value_scale(self) -> Tensor | float:
+        """Deviation of the returns by which value errors are divided inside the loss."""
+        return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
+
+    def initial_state(self, num_rows: int) -> State:
+        """State of rows that have seen nothing, ``[N, ...]``; ``{}`` for feed-forward policies."""
+        if not self.is_recurrent:
+            return {}
+        state: State = self.module.initial_state(num_rows)  # type: ignore[operator]  # reason: nn.Module attributes are typed Tensor | Module
+        return state
+
+    def forward(
+        self, obs: Obs, state: State | None = None, starts: Tensor | None = None
+    ) -> PolicyOutput:
+        """Distribution parameters and raw-unit values of observations ``[T, N, ...]``.
+
+        `starts` ``[T, N]`` marks first observations of episodes: recurrent rows forget there.
+        Nothing is changed: not the state passed in, not the normalisers.
+        """
+        lead = next(iter(obs.values())).shape[:2]
+        inputs = {key: self._prepare(key, leaf) for key, leaf in obs.items()}
+        if not self.is_recurrent:
+            inputs = {key: leaf.flatten(0, 1) for key, leaf in inputs.items()}
+        elif state is None:
+            state = self.initial_state(lead[1])
+        if self.is_recurrent and starts is None:
+            starts = torch.zeros(lead, dtype=torch.bool, device=self.device)
+        return self._finish(self._call(inputs, state or {}, starts), lead)
+
+    def _call(self, inputs: Obs, state: State, starts: Tensor | None) -> Any:
+        seen = inputs if self.takes_leaves else self.obs_spec.nest(inputs)
+        arguments = (seen, state, starts) if self.is_recurrent else (seen,)
+        if self.precision == torch.float32:
+            return self.module(*arguments)
+        with torch.autocast(self.device.type, dtype=self.precision):
+            return self.module(*arguments)
+
+    def _prepare(self, key: str, leaf: Tensor) -> Tensor:
+        spec = self._leaf_specs[key]
+        if spec.kind == "discrete":
+            return leaf - self._starts[key] if any(spec.starts) else leaf
+        leaf = leaf.to(self.dtype)
+        return leaf if self.obs_normalizer is None else self.obs_normalizer(key, leaf)
+
+    def _finish(self, raw: Any, lead: tuple[int, ...]) -> PolicyOutput:
+        params, value, state, extras = _unpack(raw)
+        if params.dtype in (torch.bfloat16, torch.float16):
+            params, value = params.float(), value.float()
+        if not self.is_recurrent:
+            params = params.unflatten(0, lead)
+            extras = {key: extra.unflatten(0, lead) for key, extra in extras.items()}
+        if self.log_std is not None:
+            params = torch.cat([params, self.log_std.expand_as(params)], -1)
+        value = value.reshape(lead)
+        if self.return_normalizer is not None:
+            value = self.return_normalizer.denormalize(value)
+        return PolicyOutput(params, value, state, extras)
+
+    @torch.no_grad()
+    def update_normalizers(self, rollout: Mapping[str, Tensor]) -> None:
+        """Take in a rollout's valid observations and returns; call it after learning, never before.
+
+        `rollout` holds columns ``[T, N, ...]`` as `PPOTrainer.collect_rollouts` returns them.
+        """
+        weights = rollout["valid"].flatten()
+        if self.obs_normalizer is not None:
+            for leaf in self.obs_spec.leaves:
+                column = "observations" if self.obs_spec.is_plain else f"observations/{leaf.key}"
+                self.obs_normalizer.update(leaf.key, rollout[column].flatten(0, 1), weights)
+        if self.return_normalizer is not None:
+            self.return_normalizer.update(rollout["returns"].flatten(), weights)
+
+    def architecture_hash(self) -> str:
+        """Digest of names, shapes and dtypes of the state, and of the spaces: not of the values."""
+        tensors = [[k, list(v.shape), str(v.dtype)] for k, v in sorted(self.state_dict().items())]
+        return digest_of([tensors, self.obs_spec.describe(), str(self.action_space)])
+
+    def parameter_hash(self) -> str:
+        """Digest of every parameter and buffer, bit for bit."""
+        return digest_of(self.state_dict())
+
+    def _fit_to_actions(self, config: AgentConfig) -> None:
+        """Try the module once on zeros and see that what it returns fits the action space."""
+        self._leaf_specs = {leaf.key: leaf for leaf in self.obs_spec.leaves}
+        self._starts = {
+            leaf.key: torch.tensor(leaf.starts).reshape(leaf.shape)
+            for leaf in self.obs_spec.leaves
+            if leaf.kind == "discrete"
+        }
+        width = self._probe()
+        expected = self.action_spec.num_params
+        if isinstance(self.action_spec, BoxSpec) and width == expected // 2:
+            start = torch.full((width,), config.log_std_init, dtype=self.dtype, device=self.device)
+            self.log_std = nn.Parameter(start)
+        elif width != expected:
+            raise PolicyError(
+                f"the policy module returns {width} action parameters, but the action space "
+                f"{self.action_space} needs {self._needed()}; change the module's last layer"
+            )
+
+    def _needed(self) -> str:
+        expected = self.action_spec.num_params
+        if isinstance(self.action_spec, BoxSpec):
+            return f"{expected // 2} means (or {expected}: means and log-deviations)"
+        return f"{expected} logits"
+
+    def _probe(self) -> int:
+        was_training = self.training
+        self.eval()
+        rows = 2
+        obs = {
+            key: torch.from_numpy(leaf).to(self.device)
+            for key, leaf in self.obs_spec.zeros(1, rows).items()
+        }
+        for key, first in self._starts.items():
+            obs[key] = obs[key] + first
+        try:
+            with torch.no_grad():
+                inputs = {key: self._prepare(key, leaf) for key, leaf in obs.items()}
+                if not self.is_recurrent:
+                    inputs = {key: leaf.flatten(0, 1) for key, leaf in inputs.items()}
+                starts = torch.ones(1, rows, dtype=torch.bool, device=self.device)
+                raw = self._call(inputs, self.initial_state(rows), starts)
+        except (RuntimeError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise PolicyError(
+                f"the policy module failed on zero observations of the space "
+                f"{self.observation_space}: {error}; it is called with shapes "
+                f"{ {key: tuple(leaf.shape) for key, leaf in obs.items()} } without the first axis"
+            ) from error
+        finally:
+            self.train(was_training)
+        params, value, _, _ = _unpack(raw)
+        if value.numel() != rows:
+            raise PolicyError(
+                f"the policy module returns values of shape {tuple(value.shape)} for {rows} rows; "
+                "it must return one value per row"
+            )
+        return int(params.shape[-1])
+
+
+def _unpack(raw: Any) -> tuple[Tensor, Tensor, State, dict[str, Tensor]]:
+    if isinstance(raw, PolicyOutput):
+        return raw
+    if isinstance(raw, tuple) and len(raw) == 2 and all(isinstance(x, Tensor) for x in raw):
+        return raw[0], raw[1], {}, {}
+    if isinstance(raw, dict) and {"action_logits", "value"} <= raw.keys():
+        extras = {k: v for k, v in raw.items() if k not in ("action_logits", "value", "state")}
+        return raw["action_logits"], raw["value"], raw.get("state", {}), extras
+    raise PolicyError(
+        f"the policy module returned {type(raw).__name__}, which metta cannot read; return {_ACCEPTED}"
+    )

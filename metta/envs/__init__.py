@@ -1,0 +1,24 @@
+"""World -> arrays: environments of every kind behind one interface of rows and groups.
+
+Environments with known answers, for tests and examples, are in `metta.envs.toy`.
+"""
+
+from metta.envs.factory import EnvLike, make_vec_env, row_seeds
+from metta.envs.multiprocess import MultiprocessVecEnv
+from metta.envs.native import NativeVecEnv
+from metta.envs.serial import SerialVecEnv
+from metta.envs.vec_env import FinalRows, ObsArrays, StepResult, VecEnv, group_slices
+
+__all__ = [
+    "EnvLike",
+    "FinalRows",
+    "MultiprocessVecEnv",
+    "NativeVecEnv",
+    "ObsArrays",
+    "SerialVecEnv",
+    "StepResult",
+    "VecEnv",
+    "group_slices",
+    "make_vec_env",
+    "row_seeds",
+]

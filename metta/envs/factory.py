@@ -1,0 +1,137 @@
+"""From anything that names an environment to a `VecEnv`."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from metta.envs.gym_adapter import EnvFactory, GymEnv
+from metta.envs.multiprocess import MultiprocessVecEnv
+from metta.envs.native import NativeVecEnv
+from metta.envs.serial import SerialVecEnv
+from metta.envs.vec_env import VecEnv
+from metta.errors import ConfigError, EnvError, did_you_mean
+from metta.seeding import derive_seed
+
+__all__ = ["EnvLike", "make_vec_env", "row_seeds"]
+
+EnvLike = (
+    str
+    | GymEnv
+    | VectorEnv[Any, Any, Any]
+    | VecEnv
+    | Callable[..., GymEnv]
+    | Sequence[Callable[..., GymEnv]]
+)
+
+_SEED_BITS = 31
+"""Environments hand seeds to C code and to old random generators, which take 31 bits at most."""
+_DERIVED_BITS = 63
+
+
+def make_vec_env(
+    env: EnvLike,
+    *,
+    num_envs: int = 1,
+    num_workers: int = 0,
+    num_groups: int = 1,
+    env_kwargs: dict[str, Any] | None = None,
+    step_timeout_seconds: float = 60.0,
+    start_timeout_seconds: float = 300.0,
+) -> VecEnv:
+    """A vectorised environment, which the caller closes.
+
+        make_vec_env("CartPole-v1", num_envs=8)
+        make_vec_env(make_my_env, num_envs=16, num_workers=4, num_groups=2)
+
+    `env` is a gymnasium id, a factory (called once per row), a list of factories (one per row), a
+    gymnasium `Env` (one row) or `VectorEnv`, or a `VecEnv`, which is returned as it is. `num_envs`
+    counts for ids and single factories; everything else brings its own number of rows. `env_kwargs` go
+    to `gymnasium.make` or to the factories. With ``num_workers=0`` everything runs in this process.
+    """
+    kwargs = env_kwargs or {}
+    if isinstance(env, VecEnv):
+        return env
+    if isinstance(env, VectorEnv):
+        _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
+        return NativeVecEnv(env)
+    if isinstance(env, gymnasium.Env):
+        _refuse_options("a gymnasium Env", kwargs, num_workers, num_groups)
+        return SerialVecEnv([lambda: env])
+    factories = _factories(env, num_envs, kwargs)
+    if num_workers < 0:
+        raise ConfigError(f"num_workers={num_workers}; use 0 to step in this process, or more")
+    if num_workers == 0:
+        return SerialVecEnv(factories, num_groups)
+    return MultiprocessVecEnv(
+        factories,
+        num_workers,
+        num_groups,
+        step_timeout_seconds=step_timeout_seconds,
+        start_timeout_seconds=start_timeout_seconds,
+    )
+
+
+def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:
+    """One seed per row, all different; a row keeps its seed when rows are added.
+
+    They have 31 bits, which every random generator accepts.
+    """
+    taken: set[int] = set()
+    seeds = []
+    for row in range(num_rows):
+        candidate = derive_seed(seed, "env", rank=rank, index=row) >> (_DERIVED_BITS - _SEED_BITS)
+        while candidate in taken:
+            candidate = (candidate + 1) % (1 << _SEED_BITS)
+        taken.add(candidate)
+        seeds.append(candidate)
+    return seeds
+
+
+def _factories(env: Any, num_envs: int, kwargs: dict[str, Any]) -> list[EnvFactory]:
+    if isinstance(env, str):
+        return [_factory_of_id(env, kwargs)] * _checked_count(num_envs)
+    if callable(env):
+        return [functools.partial(env, **kwargs)] * _checked_count(num_envs)
+    if isinstance(env, (list, tuple)) and env and all(callable(factory) for factory in env):
+        return [functools.partial(factory, **kwargs) for factory in env]
+    raise EnvError(
+        f"cannot make an environment of {env!r} ({type(env).__name__}); give a gymnasium id, a "
+        "gymnasium.Env, a factory that returns one, a list of such factories, a gymnasium VectorEnv, or "
+        "a metta VecEnv"
+    )
+
+
+def _factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
+    """A factory that works in other processes too, where the id may not be registered."""
+    try:
+        # looks the id up as gymnasium.make does, with its module and version rules
+        spec = gymnasium.envs.registration._find_spec(env_id)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise EnvError(
+            f"gymnasium knows no environment {env_id!r}: {error}"
+            f"{did_you_mean(env_id, gymnasium.registry)}"
+        ) from error
+    make = functools.partial(gymnasium.make, spec, disable_env_checker=True, **kwargs)
+    return cast(EnvFactory, make)
+
+
+def _checked_count(num_envs: int) -> int:
+    if num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs}; it must be at least 1")
+    return num_envs
+
+
+def _refuse_options(what: str, kwargs: dict[str, Any], num_workers: int, num_groups: int) -> None:
+    if num_workers or num_groups != 1:
+        raise ConfigError(
+            f"num_workers={num_workers} and num_groups={num_groups} cannot be had with {what}, which "
+            "exists already; use num_workers=0 and num_groups=1, or give an id or a factory instead"
+        )
+    if kwargs:
+        raise ConfigError(
+            f"env_kwargs={kwargs} came too late for {what}, which exists already; pass them where it is "
+            "made, or give an id or a factory instead"
+        )

@@ -1,0 +1,104 @@
+"""What the rest of metta knows of an environment: rows of arrays, stepped in groups.
+
+A *row* is one agent in one environment. Rows are split into `num_groups` contiguous groups of equal size;
+`send` starts a step of one group and `recv` ends it, so that with two groups one can step while the
+policy acts for the other. Every backend splits and numbers rows in the same way, so backends agree to
+the bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from gymnasium import spaces
+
+from metta.errors import ConfigError
+from metta.spaces import ObsSpec
+
+__all__ = ["FinalRows", "ObsArrays", "StepResult", "VecEnv", "group_slices"]
+
+ObsArrays = Mapping[str, np.ndarray]
+"""One array ``[n, ...]`` per observation leaf."""
+
+
+@dataclass(slots=True)
+class FinalRows:
+    """Last observations of episodes that were cut short, before their reset: a sparse set of rows."""
+
+    rows: np.ndarray
+    """``[K]`` int64, counted from the first row of the group."""
+    obs: ObsArrays
+    """``[K, ...]`` per leaf."""
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step of a group of ``n`` rows gave.
+
+    Arrays belong to the environment and are valid until the next `send` of the same group: copy what
+    you keep.
+    """
+
+    rewards: np.ndarray
+    """``[n]`` float32, in the environment's own units."""
+    terminated: np.ndarray
+    """``[n]`` bool: the episode reached a terminal state in this step."""
+    truncated: np.ndarray
+    """``[n]`` bool: the episode was cut short in this step (time limit)."""
+    valid: np.ndarray
+    """``[n]`` bool: the action was really taken; False for dead agents and autoreset-only steps."""
+    starts: np.ndarray
+    """``[n]`` bool: the observation now in place is the first of an episode."""
+    action_mask: np.ndarray | None = None
+    """``[n, M]`` bool, True where an action is legal for the observation now in place."""
+    final: FinalRows | None = None
+    """True last observations of the rows with `truncated` set (and not `terminated`)."""
+    infos: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    """Numbers that environments reported at the end of an episode: (row in group, name -> value)."""
+
+
+@runtime_checkable
+class VecEnv(Protocol):
+    """Many rows, one interface: in-process, in worker processes, or natively vectorised."""
+
+    observation_space: spaces.Space[Any]
+    """Space of one row."""
+    action_space: spaces.Space[Any]
+    """Space of one row."""
+    obs_spec: ObsSpec
+    num_rows: int
+    num_groups: int
+    mask_size: int
+    """Number of entries of an action mask, 0 where the environment has none."""
+
+    def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
+        """Begin an episode in every row (one seed each) and write observations ``[num_rows, ...]``.
+
+        The result covers all rows: rewards are 0, `valid` and `starts` are True.
+        """
+        ...
+
+    def send(self, group: int, actions: np.ndarray) -> None:
+        """Start a step of one group with actions ``[n, ...]`` in the action space's own units."""
+        ...
+
+    def recv(self, group: int, obs_out: ObsArrays) -> StepResult:
+        """Finish that step; observations are written to `obs_out` ``[n, ...]``, the one copy made."""
+        ...
+
+    def close(self) -> None:
+        """Release environments and workers; may be called more than once."""
+        ...
+
+
+def group_slices(num_rows: int, num_groups: int) -> list[slice]:
+    """The rows of each group: contiguous and of equal size."""
+    if num_groups < 1 or num_rows % num_groups:
+        legal = max(1, num_groups) * max(1, round(num_rows / max(1, num_groups)))
+        raise ConfigError(
+            f"{num_rows} environments do not split into num_groups={num_groups} equal groups; "
+            f"try num_envs={legal} or num_groups=1"
+        )
+    size = num_rows // num_groups
+    return [slice(group * size, (group + 1) * size) for group in range(num_groups)]

@@ -1,0 +1,75 @@
+"""Errors that users meet. Each message says what was asked, what was found and what to change."""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ActorError",
+    "ConfigError",
+    "EnvError",
+    "MettaError",
+    "MettaWarning",
+    "MissingExtraError",
+    "NonFiniteError",
+    "PolicyError",
+    "RolloutError",
+    "SpaceError",
+    "StateError",
+    "did_you_mean",
+]
+
+
+class MettaError(Exception):
+    """Base of every error that metta raises on purpose."""
+
+
+class ConfigError(MettaError):
+    """A setting is unknown, out of range, or does not fit the other settings."""
+
+
+class SpaceError(MettaError):
+    """An observation or action space is not supported, or does not fit the policy."""
+
+
+class EnvError(MettaError):
+    """An environment failed, died, hung, or returned something it must not return."""
+
+
+class PolicyError(MettaError):
+    """A policy module does not fit the spaces, or returned something unusable."""
+
+
+class ActorError(PolicyError):
+    """A fast actor cannot be derived from this policy."""
+
+
+class RolloutError(MettaError):
+    """Rollout data is incomplete, inconsistent, or does not fit the policy."""
+
+
+class NonFiniteError(MettaError):
+    """NaN or infinity where training needs a number."""
+
+
+class StateError(MettaError):
+    """Saved state does not fit the object that should take it."""
+
+
+class MissingExtraError(MettaError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed; "
+            f"install it with: pip install 'metta-rl[{extra}]'"
+        )
+
+
+class MettaWarning(UserWarning):
+    """Something that is allowed but probably not meant."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint naming the closest known spelling, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

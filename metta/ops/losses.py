@@ -1,0 +1,123 @@
+"""PPO's loss terms per sample, and means that skip rows without weight.
+
+Nothing here branches on data, and each coefficient may be a Python float or a 0-dim tensor: with
+tensors a schedule changes numbers without making `torch.compile` compile again.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = [
+    "Coefficient",
+    "clipped_surrogate",
+    "log_ratios",
+    "normalize_advantages",
+    "value_loss",
+    "weighted_mean",
+    "zero_unweighted",
+]
+
+Coefficient = float | Float[Tensor, ""]
+
+_MAX_LOG_RATIO = 20.0
+
+
+def log_ratios(
+    new_log_probs: Float[Tensor, "*B"], old_log_probs: Float[Tensor, "*B"]
+) -> Float[Tensor, "*B"]:
+    """Log of new over old probability, held within +-20.
+
+    Beyond 88 float32's exp is infinite, and infinity times an advantage of 0, or times the 0 that
+    the clip hands back, is NaN in loss or gradient. e^20 is far outside every trust region; a
+    sample out there keeps a finite loss and gets no gradient. NaN stays NaN.
+    """
+    return (new_log_probs - old_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+
+
+def clipped_surrogate(
+    new_log_probs: Float[Tensor, "*B"],
+    old_log_probs: Float[Tensor, "*B"],
+    advantages: Float[Tensor, "*B"],
+    clip_coef: Coefficient,
+) -> Float[Tensor, "*B"]:
+    """PPO's policy loss per sample (Schulman et al. 2017, arXiv:1707.06347, eq. 7), negated.
+
+        ratio = exp(new_log_probs - old_log_probs)
+        loss  = max(-A * ratio, -A * clip(ratio, 1 - clip_coef, 1 + clip_coef))
+
+    The gradient is zero where the ratio has left the clip range in the direction that A favours.
+    See `log_ratios` for the bound on the exponent.
+    """
+    ratios = log_ratios(new_log_probs, old_log_probs).exp()
+    clipped_ratios = _clip(ratios, 1.0 - clip_coef, 1.0 + clip_coef)
+    return torch.maximum(-advantages * ratios, -advantages * clipped_ratios)
+
+
+def value_loss(
+    new_values: Float[Tensor, "*B"],
+    old_values: Float[Tensor, "*B"],
+    returns: Float[Tensor, "*B"],
+    clip_coef: Coefficient | None = None,
+    scale: Coefficient = 1.0,
+) -> Float[Tensor, "*B"]:
+    """Half the squared error of the values per sample, in units of `scale`.
+
+        error = (new_values - returns) / scale
+        loss  = 0.5 * error^2
+        with clip_coef: 0.5 * max(error^2, clipped_error^2), where clipped_error belongs to
+        old_values / scale + clip((new_values - old_values) / scale, -clip_coef, clip_coef)
+
+    `scale` is a standard deviation in raw reward units, above 0. It acts only in here: values and
+    returns stay raw outside, while `clip_coef` counts in scaled units.
+    """
+    new_scaled, old_scaled, target = new_values / scale, old_values / scale, returns / scale
+    squared_error = (new_scaled - target).square()
+    if clip_coef is None:
+        return 0.5 * squared_error
+    clipped = old_scaled + _clip(new_scaled - old_scaled, -clip_coef, clip_coef)
+    return 0.5 * torch.maximum(squared_error, (clipped - target).square())
+
+
+def zero_unweighted(
+    values: Float[Tensor, "*B"], weights: Float[Tensor, "*B"]
+) -> Float[Tensor, "*B"]:
+    """`values` with 0 in every row whose weight is 0, whatever stood there, NaN included.
+
+    Such a row's gradient is exactly 0 as well. Use it on what goes into a loss: a NaN that has
+    entered a product comes back as 0 * NaN in the other factor's gradient, masked later or not.
+    """
+    return torch.where(weights != 0, values, torch.zeros_like(values))
+
+
+def weighted_mean(values: Float[Tensor, "*B"], weights: Float[Tensor, "*B"]) -> Float[Tensor, ""]:
+    """sum(values * weights) / max(sum(weights), 1); rows of weight 0 may hold anything.
+
+    Without any weight the mean is 0. The floor of 1 is meant for weights that count samples; it
+    damps a batch whose weights sum to less.
+    """
+    return (zero_unweighted(values, weights) * weights).sum() / weights.sum().clamp(min=1.0)
+
+
+def normalize_advantages(
+    advantages: Float[Tensor, "*B"], weights: Float[Tensor, "*B"], eps: float = 1e-8
+) -> Float[Tensor, "*B"]:
+    """Advantages with weighted mean 0 and standard deviation 1; rows of weight 0 become 0.
+
+        n = sum(w),  mean = sum(w * A) / n,  std = sqrt(sum(w * (A - mean)^2) / (n - 1))
+        result = (A - mean) / (std + eps)
+
+    Weights count samples. The spread is taken around the mean in a second pass, since E[A^2] -
+    E[A]^2 cancels. With n < 2 there is no spread: rows with weight come back as they are.
+    """
+    num_samples = weights.sum()
+    known = zero_unweighted(advantages, weights)
+    centred = known - weighted_mean(known, weights)
+    variance = (weights * centred.square()).sum() / (num_samples - 1.0).clamp(min=1.0)
+    normalized = torch.where(num_samples < 2.0, known, centred / (variance.sqrt() + eps))
+    return zero_unweighted(normalized, weights)
+
+
+def _clip(values: Float[Tensor, "*B"], low: Coefficient, high: Coefficient) -> Float[Tensor, "*B"]:
+    # the two bounds are both floats or both tensors, which the overloads of clamp cannot express
+    return torch.clamp(values, low, high)  # type: ignore[arg-type]

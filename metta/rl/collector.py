@@ -1,0 +1,215 @@
+"""`RolloutCollector`: act, step, record."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from metta.agent.action_spec import draw_noise
+from metta.agent.actors import EagerActor, make_actor
+from metta.agent.output import State
+from metta.agent.policy import Policy
+from metta.envs.factory import make_vec_env, row_seeds
+from metta.envs.vec_env import StepResult, VecEnv, group_slices
+from metta.errors import EnvError, MettaWarning, PolicyError
+from metta.rl.episodes import EpisodeMeter
+from metta.rl.experience import RolloutBuffer
+from metta.seeding import derive_seed, numpy_generator
+
+__all__ = ["RolloutCollector"]
+
+_ENDLESS_STEPS = 10_000
+
+
+class RolloutCollector:
+    """Fills a `RolloutBuffer` from an environment; never learns.
+
+        collector = RolloutCollector(vec_env, policy, experience, "cpu")
+        stats, num_steps = collector.collect()
+
+    Episodes run on from one rollout to the next. The noise of rollout k is a function of (seed, rank, k).
+    """
+
+    state_name = "collector"
+    state_version = 1
+
+    def __init__(
+        self,
+        vecenv: Any,
+        policy: Policy,
+        experience: RolloutBuffer,
+        device: torch.device | str = "cpu",
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        actor: str = "auto",
+    ) -> None:
+        if not isinstance(policy, Policy):
+            raise PolicyError(
+                f"RolloutCollector needs a metta Policy, got {type(policy).__name__}; wrap the module: "
+                "Policy(module, env.observation_space, env.action_space)"
+            )
+        self.vec_env: VecEnv = make_vec_env(vecenv)
+        self.policy = policy.to(device) if torch.device(device) != policy.device else policy
+        self.seed, self.rank = seed, rank
+        self.num_rollouts = 0
+        self.groups = group_slices(self.vec_env.num_rows, self.vec_env.num_groups)
+        self.actor = make_actor(actor, policy, self.groups[0].stop)
+        self.meter = EpisodeMeter(self.vec_env.num_rows)
+        self.experience = experience
+        self._states: list[State] = []
+        self._carry: dict[str, Any] | None = None
+
+    @property
+    def actor_kind(self) -> str:
+        """The actor that was chosen: ``eager`` or ``numpy``."""
+        return "eager" if isinstance(self.actor, EagerActor) else "numpy"
+
+    @property
+    def experience(self) -> RolloutBuffer:
+        """The buffer that the next rollout goes into."""
+        return self._experience
+
+    @experience.setter
+    def experience(self, buffer: RolloutBuffer) -> None:
+        if buffer.num_rows != self.vec_env.num_rows:
+            raise EnvError(
+                f"the buffer has {buffer.num_rows} rows, the environment {self.vec_env.num_rows}"
+            )
+        self._experience = buffer
+        self._slots = [buffer.obs_slots(rows) for rows in self.groups]
+
+    @torch.no_grad()
+    def collect(self) -> tuple[dict[str, list[float]], int]:
+        """One rollout of the buffer's horizon; returns episode statistics and valid agent steps.
+
+        Statistics are lists with one number per episode that ended: ``episode_return``,
+        ``episode_length``, and whatever numbers the environment reported at an episode's end.
+        """
+        buffer = self.experience
+        epoch = self.num_rollouts
+        torch.manual_seed(derive_seed(self.seed, "collect", rank=self.rank, epoch=epoch))
+        generator = numpy_generator(self.seed, "noise", rank=self.rank, epoch=epoch)
+        noise = draw_noise(
+            self.policy.action_spec, generator, buffer.horizon, self.vec_env.num_rows
+        )
+        was_training = self.policy.training
+        self.policy.eval()
+        try:
+            self.actor.refresh(self.policy)
+            self._begin(buffer)
+            infos = self._run(buffer, noise)
+            self._check_finite(buffer)
+            buffer.finalize(self.policy, self.actor.produces)
+        finally:
+            self.policy.train(was_training)
+        self.num_rollouts += 1
+        stats = self.meter.update(buffer, infos)
+        self._warn_when_endless()
+        return stats, int(buffer.valid.sum())
+
+    def _begin(self, buffer: RolloutBuffer) -> None:
+        """Put the observations that come first into slot 0: of a reset, or carried over."""
+        buffer.begin()
+        first: dict[str, np.ndarray] = {key: leaf.numpy()[0] for key, leaf in buffer.obs.items()}
+        if self._carry is None:
+            seeds = row_seeds(self.seed, self.vec_env.num_rows, rank=self.rank)
+            result = self.vec_env.reset(seeds, first)
+            buffer.start_array[0] = True
+            if buffer.mask_array is not None:
+                buffer.mask_array[0] = result.action_mask
+            self._states = [self.policy.initial_state(r.stop - r.start) for r in self.groups]
+            return
+        for key, leaf in first.items():
+            leaf[...] = self._carry["obs"][key]
+        buffer.start_array[0] = self._carry["starts"]
+        if buffer.mask_array is not None:
+            buffer.mask_array[0] = self._carry["masks"]
+
+    def _run(self, buffer: RolloutBuffer, noise: np.ndarray) -> list[Any]:
+        """The loop: while one group steps, the policy acts for the next."""
+        infos: list[Any] = []
+        for step in range(buffer.horizon):
+            for group, rows in enumerate(self.groups):
+                if step:
+                    self._receive(buffer, step - 1, group, rows, infos)
+                self._act(buffer, step, group, rows, noise)
+        for group, rows in enumerate(self.groups):
+            self._receive(buffer, buffer.horizon - 1, group, rows, infos)
+            buffer.store_state(buffer.horizon, rows, self._states[group])
+        last = buffer.horizon
+        self._carry = {
+            "obs": {key: leaf.numpy()[last].copy() for key, leaf in buffer.obs.items()},
+            "starts": buffer.start_array[last].copy(),
+            "masks": None if buffer.mask_array is None else buffer.mask_array[last].copy(),
+        }
+        return infos
+
+    def _act(
+        self, buffer: RolloutBuffer, step: int, group: int, rows: slice, noise: np.ndarray
+    ) -> None:
+        buffer.store_state(step, rows, self._states[group])
+        masks = buffer.mask_array
+        produced, self._states[group] = self.actor.act(
+            self._slots[group][step],
+            self._states[group],
+            buffer.start_array[step, rows],
+            None if masks is None else masks[step, rows],
+            noise[step, rows],
+        )
+        stored = buffer.store_action(step, rows, produced)
+        self.vec_env.send(group, self.policy.action_spec.to_env(stored))
+
+    def _receive(
+        self, buffer: RolloutBuffer, step: int, group: int, rows: slice, infos: list[Any]
+    ) -> None:
+        result: StepResult = self.vec_env.recv(group, self._slots[group][step + 1])
+        buffer.store_step(step, rows, result, self._states[group])
+        if result.infos:
+            infos += [(step, rows.start + row, numbers) for row, numbers in result.infos]
+
+    def _check_finite(self, buffer: RolloutBuffer) -> None:
+        """NaN from an environment stops here, before it could reach a policy's weights."""
+        checked = {"reward": buffer.rewards}
+        for key, leaf in buffer.obs.items():
+            if leaf.dtype.is_floating_point:
+                checked[f"observation {key!r}"] = leaf
+        for name, tensor in checked.items():
+            if bool(tensor.isfinite().all()):
+                continue
+            step, row = (~tensor.isfinite().flatten(2).all(-1) if tensor.dim() > 2
+                         else ~tensor.isfinite()).nonzero()[0].tolist()  # fmt: skip
+            raise EnvError(
+                f"environment row {row} returned a non-finite {name} at step {step} of rollout "
+                f"{self.num_rollouts}: {tensor[step, row].tolist()}; nothing was learned from it. "
+                "Fix the environment, or clean its output with a gymnasium wrapper"
+            )
+
+    def _warn_when_endless(self) -> None:
+        if self.meter.num_episodes == 0 and int(self.meter.lengths.max()) >= _ENDLESS_STEPS:
+            warnings.warn(
+                f"no episode has ended in {int(self.meter.lengths.max()):,} steps per environment: "
+                "there is no return to report, and nothing resets. Give the environment a time limit, "
+                "e.g. gymnasium.make(id, max_episode_steps=1000) or the TimeLimit wrapper",
+                MettaWarning,
+                stacklevel=3,
+            )
+            self.meter.num_episodes = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters, carried observations and recurrent states, and unfinished episodes."""
+        return {
+            "num_rollouts": self.num_rollouts,
+            "carry": self._carry or {},
+            "states": self._states,
+            "meter": self.meter.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave; the environments themselves are not part of it."""
+        self.num_rollouts = int(state["num_rollouts"])
+        self._carry = dict(state["carry"]) or None
+        self._states = [dict(part) for part in state["states"]]
+        self.meter.load_state_dict(state["meter"])

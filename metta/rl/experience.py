@@ -1,0 +1,230 @@
+"""`RolloutBuffer`: where a rollout is written, step by step, and completed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metta.agent.output import Obs, State
+from metta.agent.policy import Policy
+from metta.envs.vec_env import FinalRows, StepResult, VecEnv
+from metta.errors import ConfigError
+from metta.spaces import ObsSpec
+
+__all__ = ["Experience", "RolloutBuffer", "obs_column", "split_obs"]
+
+_ROWS_PER_FORWARD = 8192
+"""Bound on rows of the batched forward in `finalize`, for the memory of convolutions."""
+
+
+def obs_column(spec: ObsSpec, key: str) -> str:
+    """Name of a leaf's column: ``observations``, or ``observations/<leaf>`` for nested spaces."""
+    return "observations" if spec.is_plain else f"observations/{key}"
+
+
+def split_obs(spec: ObsSpec, columns: Mapping[str, Tensor]) -> Obs:
+    """The observation leaves among the columns of a rollout."""
+    return {leaf.key: columns[obs_column(spec, leaf.key)] for leaf in spec.leaves}
+
+
+class RolloutBuffer:
+    """A rollout ``[T, N, ...]`` in memory that is reused from epoch to epoch.
+
+        buffer = RolloutBuffer.for_env(policy, vec_env, horizon=128)
+        RolloutCollector(vec_env, policy, buffer, "cpu").collect()
+        buffer.columns["rewards"]                                   # [T, N], shares the buffer's memory
+
+    Row ``[t, n]`` holds the observation before step t, the action taken on it, and what that step gave.
+    Observations are raw (uint8 stays uint8) and have one entry more, ``[T + 1, N]``. Rewards are the
+    environment's own. True last observations of truncated episodes are kept sparsely, with the recurrent
+    state they were reached in. Arrays lie in host memory; `finalize` makes one transfer to the device.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        num_rows: int,
+        horizon: int,
+        *,
+        mask_size: int = 0,
+        bptt_horizon: int | None = None,
+    ) -> None:
+        self.horizon, self.num_rows = horizon, num_rows
+        self.obs_spec, self.action_spec = policy.obs_spec, policy.action_spec
+        self.device, self.dtype = policy.device, policy.dtype
+        state = policy.initial_state(num_rows)
+        self.segment_length = min(bptt_horizon or horizon, horizon) if state else horizon
+        if horizon % self.segment_length:
+            raise ConfigError(
+                f"bptt_horizon={self.segment_length} does not divide the horizon of {horizon}; "
+                f"try horizon={horizon - horizon % self.segment_length} or a divisor of {horizon}"
+            )
+        lead = (horizon, num_rows)
+        pin = self.device.type == "cuda"
+
+        def make(shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=kind, pin_memory=pin)
+
+        self.obs: Obs = {
+            leaf.key: make((horizon + 1, num_rows, *leaf.shape), _torch_dtype(leaf.dtype))
+            for leaf in self.obs_spec.leaves
+        }
+        action_dtype = (
+            self.dtype if self.action_spec.action_dtype.is_floating_point else torch.int64
+        )
+        self.actions = make((*lead, *self.action_spec.action_shape), action_dtype)
+        self.rewards = make(lead, self.dtype)
+        self.terminated, self.truncated = make(lead, torch.bool), make(lead, torch.bool)
+        self.valid, self.starts = make(lead, torch.bool), make((horizon + 1, num_rows), torch.bool)
+        self.masks = make((horizon + 1, num_rows, mask_size), torch.bool) if mask_size else None
+        # what an actor may produce, on the device where it produces it; slot S holds the carry
+        segments = horizon // self.segment_length
+        self.states: State = {
+            key: part.new_zeros((segments + 1, num_rows, *part.shape[1:]), device=self.device)
+            for key, part in state.items()
+        }
+        self.values = torch.zeros(lead, dtype=self.dtype, device=self.device)
+        self.dist_params = torch.zeros(
+            (*lead, self.action_spec.num_params), dtype=self.dtype, device=self.device
+        )
+        self.columns: dict[str, Tensor] = {}
+        self._finals: list[tuple[int, np.ndarray, Mapping[str, np.ndarray], State]] = []
+        self._arrays()
+
+    @classmethod
+    def for_env(
+        cls, policy: Policy, vec_env: VecEnv, horizon: int, *, bptt_horizon: int | None = None
+    ) -> "RolloutBuffer":
+        """A buffer that fits a policy and an environment."""
+        rows, masks = vec_env.num_rows, vec_env.mask_size
+        return cls(policy, rows, horizon, mask_size=masks, bptt_horizon=bptt_horizon)
+
+    def _arrays(self) -> None:
+        """NumPy views of host tensors, made once: the hot loop never builds one."""
+        self._obs_arrays = {key: leaf.numpy() for key, leaf in self.obs.items()}
+        self._step_arrays = [
+            (self.rewards.numpy(), "rewards"),
+            (self.terminated.numpy(), "terminated"),
+            (self.truncated.numpy(), "truncated"),
+            (self.valid.numpy(), "valid"),
+        ]
+        self._action_array = self.actions.numpy()
+        self.start_array = self.starts.numpy()
+        self.mask_array = None if self.masks is None else self.masks.numpy()
+
+    def obs_slots(self, rows: slice) -> list[dict[str, np.ndarray]]:
+        """For each t in 0..T, views ``[n, ...]`` of the observation leaves of some rows."""
+        arrays = self._obs_arrays
+        return [
+            {key: leaf[t, rows] for key, leaf in arrays.items()} for t in range(self.horizon + 1)
+        ]
+
+    def begin(self) -> None:
+        """Forget the last rollout's sparse entries and columns."""
+        self._finals.clear()
+        self.columns = {}
+
+    def store_action(self, step: int, rows: slice, produced: Mapping[str, Tensor]) -> np.ndarray:
+        """Write what the actor produced; returns the stored actions ``[n, ...]`` of these rows."""
+        stored: np.ndarray = self._action_array[step, rows]
+        stored[...] = produced["action"].cpu().numpy()
+        if "value" in produced:
+            self.values[step, rows] = produced["value"]
+            self.dist_params[step, rows] = produced["dist_params"]
+        return stored
+
+    def store_state(self, step: int, rows: slice, state: State) -> None:
+        """Keep the recurrent state at segment starts and, at step T, the carry."""
+        if state and step % self.segment_length == 0:
+            for key, part in state.items():
+                self.states[key][step // self.segment_length, rows] = part
+
+    def store_step(self, step: int, rows: slice, result: StepResult, state: State) -> None:
+        """Write what the environment gave; `state` is the recurrent state before any reset."""
+        for array, name in self._step_arrays:
+            array[step, rows] = getattr(result, name)
+        self.start_array[step + 1, rows] = result.starts
+        if self.mask_array is not None:
+            self.mask_array[step + 1, rows] = result.action_mask
+        if result.final is not None:
+            self._store_finals(step, rows, result.final, state)
+
+    def _store_finals(self, step: int, rows: slice, final: FinalRows, state: State) -> None:
+        local = torch.from_numpy(final.rows)
+        kept = {key: part[local.to(part.device)].clone() for key, part in state.items()}
+        obs = {key: leaf.copy() for key, leaf in final.obs.items()}
+        self._finals.append((step, final.rows + rows.start, obs, kept))
+
+    @torch.no_grad()
+    def finalize(self, policy: Policy, produced: frozenset[str]) -> None:
+        """Fill `columns`: what the actor did not produce comes from one batched forward.
+
+        Values, log-probabilities and ``next_values[t]`` (the value of the state that step t reached,
+        before any reset) are the policy's own, in raw reward units.
+        """
+        horizon = self.horizon
+        columns: dict[str, Tensor] = {
+            obs_column(self.obs_spec, key): self._to_device(leaf[:horizon])
+            for key, leaf in self.obs.items()
+        }
+        for name in ("actions", "rewards", "terminated", "truncated", "valid"):
+            columns[name] = self._to_device(getattr(self, name))
+        columns["episode_starts"] = self._to_device(self.starts[:horizon])
+        if self.masks is not None:
+            columns["action_masks"] = self._to_device(self.masks[:horizon])
+        for key, part in self.states.items():
+            columns[f"recurrent_state/{key}"] = part[:-1]
+        params, values = self._evaluate(policy, produced)
+        columns["values"] = values[:horizon]
+        columns["log_probs"] = self.action_spec.log_prob(
+            params, columns["actions"], columns.get("action_masks")
+        )
+        columns["next_values"] = self._next_values(policy, values)
+        self.columns = columns
+
+    def _evaluate(self, policy: Policy, produced: frozenset[str]) -> tuple[Tensor, Tensor]:
+        """Distribution parameters ``[T, N, P]`` and values ``[T + 1, N]``."""
+        horizon = self.horizon
+        first = horizon if "value" in produced else 0
+        state = {key: part[-1 if first else 0] for key, part in self.states.items()}
+        span = horizon + 1 - first
+        if not policy.is_recurrent:
+            span = max(1, _ROWS_PER_FORWARD // self.num_rows)
+        parts = []
+        for begin in range(first, horizon + 1, span):
+            steps = slice(begin, begin + span)
+            obs = {key: self._to_device(leaf[steps]) for key, leaf in self.obs.items()}
+            parts.append(policy(obs, state, self._to_device(self.starts[steps])))
+        values = torch.cat([part.value for part in parts])
+        params = torch.cat([part.dist_params for part in parts])
+        if first:
+            return self.dist_params, torch.cat([self.values, values])
+        return params[:horizon], values
+
+    def _next_values(self, policy: Policy, values: Tensor) -> Tensor:
+        next_values = values[1:].clone()
+        if not self._finals:
+            return next_values
+        joined = {
+            key: torch.from_numpy(np.concatenate([obs[key] for _, _, obs, _ in self._finals]))
+            for key in self.obs
+        }
+        state = {key: torch.cat([kept[key] for *_, kept in self._finals]) for key in self.states}
+        steps = np.concatenate([np.full(len(rows), step) for step, rows, _, _ in self._finals])
+        rows = np.concatenate([rows for _, rows, _, _ in self._finals])
+        obs = {key: leaf.to(self.device)[None] for key, leaf in joined.items()}
+        index = (torch.from_numpy(steps).to(self.device), torch.from_numpy(rows).to(self.device))
+        next_values[index] = policy(obs, state).value[0]
+        return next_values
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
+
+
+Experience = RolloutBuffer
+
+
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.zeros(0, dtype)).dtype

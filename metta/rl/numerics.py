@@ -1,0 +1,78 @@
+"""What decides the last bits of a run's numbers, resolved once and then obeyed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from metta.agent.policy import Policy
+from metta.errors import ConfigError
+from metta.train.train_config import TrainerConfig
+
+__all__ = ["NumericsPlan", "resolve_device", "resolve_plan"]
+
+_SMALL_POLICY = 1_000_000
+"""Parameters below which one thread beats several."""
+
+
+@dataclass(frozen=True)
+class NumericsPlan:
+    """Thread count, actor, driver, groups and dtype: equal plans on one machine give equal bits."""
+
+    threads: int
+    actor: str
+    driver: str
+    groups: int
+    dtype: str
+    device: str
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Run a block with this plan's thread count and put the old one back."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def describe(self) -> str:
+        """One line for people."""
+        plural = "s" if self.threads > 1 else ""
+        return (
+            f"{self.device}, {self.threads} thread{plural}, {self.actor} actor, "
+            f"{self.driver} update, {self.groups} group(s), {self.dtype}"
+        )
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device that a setting names; ``auto`` is a GPU where there is one."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"device={str(device)!r} cannot be used here: {reason}; use 'cpu' or 'auto'"
+        ) from error
+    return resolved
+
+
+def resolve_plan(
+    config: TrainerConfig, policy: Policy, num_groups: int, actor: str
+) -> NumericsPlan:
+    """Fill in what the configuration leaves open; `actor` is the kind that was really built."""
+    size = sum(parameter.numel() for parameter in policy.parameters())
+    convolves = any(isinstance(module, torch.nn.Conv2d) for module in policy.modules())
+    automatic = 1 if size < _SMALL_POLICY and not convolves else torch.get_num_threads()
+    return NumericsPlan(
+        threads=config.numerics.threads or automatic,
+        actor=actor,
+        driver=config.numerics.driver,
+        groups=num_groups,
+        dtype=str(policy.precision if policy.dtype == torch.float32 else policy.dtype),
+        device=str(policy.device),
+    )

@@ -1,0 +1,230 @@
+"""Optimizers that step under a predicate, and the schedules that steer them."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from metta.errors import ConfigError, StateError
+from metta.train.train_config import OptimizerConfig
+
+__all__ = ["FlatAdam", "Stepper", "adapted_rate", "as_stepper", "make_optimizer", "scheduled"]
+
+
+_ADAPT_FACTOR = 1.5
+_ADAPTED_RANGE = (1e-6, 1e-2)
+
+
+def scheduled(kind: str, start: float, end_share: float, progress: float) -> float:
+    """A coefficient at `progress` in 0..1 of the run: `start` at 0, ``start * end_share`` at 1."""
+    progress = min(max(progress, 0.0), 1.0)
+    end = start * end_share
+    if kind == "linear":
+        return start + (end - start) * progress
+    if kind == "cosine":
+        return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    return start
+
+
+def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
+    """A learning rate 1.5 times lower after twice the desired KL, higher after less than half of it."""
+    if kl > 2.0 * desired_kl:
+        return max(_ADAPTED_RANGE[0], rate / _ADAPT_FACTOR)
+    if kl < 0.5 * desired_kl:
+        return min(_ADAPTED_RANGE[1], rate * _ADAPT_FACTOR)
+    return rate
+
+
+class Stepper(Protocol):
+    """What the update needs of an optimizer."""
+
+    def zero_grad(self) -> None:
+        """Forget gradients."""
+        ...
+
+    def grad_norm(self) -> Tensor:
+        """Global 2-norm of the gradients, 0-dim."""
+        ...
+
+    def apply(self, scale: Tensor, ok: Tensor) -> None:
+        """Step with gradients times `scale` where `ok` holds; otherwise change nothing at all."""
+        ...
+
+
+class FlatAdam(torch.optim.Optimizer):
+    """Adam (Kingma and Ba 2015) or AdamW on one flat vector that all parameters are views of.
+
+    Its state is laid out as `torch.optim.Adam`'s. The step is predicated: with ``ok`` False every
+    moment, count and parameter keeps its bits, without a branch that a device would have to wait for.
+    Parameters must not be moved to another device or dtype once it is built.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(list(params), {**defaults, "decoupled_weight_decay": decoupled})
+        if len(self.param_groups) != 1:
+            raise ConfigError("FlatAdam takes one parameter group; use torch.optim.Adam for more")
+        self._params: list[nn.Parameter] = self.param_groups[0]["params"]
+        kinds = {(p.dtype, p.device) for p in self._params}
+        if len(kinds) != 1:
+            raise ConfigError(
+                f"FlatAdam needs one dtype and device, found {sorted(map(str, kinds))}"
+            )
+        with torch.no_grad():
+            self.flat = torch.cat([p.reshape(-1) for p in self._params])
+        self.flat_grad = torch.zeros_like(self.flat)
+        self.exp_avg = torch.zeros_like(self.flat)
+        self.exp_avg_sq = torch.zeros_like(self.flat)
+        self.step_count = torch.zeros((), dtype=torch.float32, device=self.flat.device)
+        views = zip(
+            self._params,
+            self._views(self.flat),
+            self._views(self.flat_grad),
+            self._views(self.exp_avg),
+            self._views(self.exp_avg_sq),
+            strict=True,
+        )
+        for parameter, value, gradient, first, second in views:
+            parameter.data = value
+            parameter.grad = gradient
+            self.state[parameter] = {
+                "step": self.step_count,
+                "exp_avg": first,
+                "exp_avg_sq": second,
+            }
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        pieces = flat.split([p.numel() for p in self._params])
+        return [piece.view(p.shape) for piece, p in zip(pieces, self._params, strict=True)]
+
+    def zero_grad(self, set_to_none: bool = False) -> None:  # noqa: ARG002 (torch's signature; gradients are views and stay)
+        """Set the flat gradient to zero and see that parameters still are views of it."""
+        for parameter, gradient in zip(self._params, self._views(self.flat_grad), strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient
+        self.flat_grad.zero_()
+
+    def check_views(self) -> None:
+        """Raise where a parameter was moved away from the flat vector (`.to`, `.data = ...`)."""
+        for index, (parameter, view) in enumerate(
+            zip(self._params, self._views(self.flat), strict=True)
+        ):
+            if parameter.data_ptr() != view.data_ptr():
+                raise StateError(
+                    f"parameter {index} of the policy was replaced after its optimizer was built; "
+                    "move the policy to its device and dtype first, then build the optimizer"
+                )
+
+    def grad_norm(self) -> Tensor:
+        """2-norm of the flat gradient."""
+        norm: Tensor = torch.linalg.vector_norm(self.flat_grad)
+        return norm
+
+    @torch.no_grad()
+    def apply(self, scale: Tensor, ok: Tensor) -> None:
+        """One predicated step with gradients times `scale`."""
+        group = self.param_groups[0]
+        beta1, beta2 = group["betas"]
+        allowed = ok.to(self.flat.dtype)
+        gradient = torch.where(ok, self.flat_grad * scale, 0.0)
+        if group["weight_decay"]:
+            if group["decoupled_weight_decay"]:
+                self.flat.mul_(1.0 - group["lr"] * group["weight_decay"] * allowed)
+            else:
+                gradient = gradient + group["weight_decay"] * self.flat
+        self.step_count.add_(ok)
+        self.exp_avg.lerp_(gradient, (1.0 - beta1) * allowed)
+        share = (1.0 - beta2) * allowed
+        self.exp_avg_sq.mul_(1.0 - share).add_(gradient.square_().mul_(share))
+        steps = self.step_count.to(torch.float64).clamp(min=1.0)
+        size = (group["lr"] / (1.0 - beta1**steps)).to(self.flat.dtype) * allowed
+        correction = (1.0 - beta2**steps).sqrt().to(self.flat.dtype)
+        denominator = self.exp_avg_sq.sqrt().div_(correction).add_(group["eps"])
+        self.flat.sub_(self.exp_avg.div(denominator).mul_(size))
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # reason: torch overloads by closure
+        """An unconditional step, as of any torch optimizer."""
+        loss = closure() if closure is not None else None
+        device = self.flat.device
+        self.apply(torch.ones((), device=device), torch.ones((), dtype=torch.bool, device=device))
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back moments and counts, also from a `torch.optim.Adam` over the same parameters."""
+        saved = state_dict["state"]
+        if len(saved) not in (0, len(self._params)):
+            raise StateError(
+                f"optimizer state has {len(saved)} parameters, the policy has {len(self._params)}"
+            )
+        with torch.no_grad():
+            for index, parameter in enumerate(self._params):
+                own, other = self.state[parameter], saved.get(index)
+                for key in ("exp_avg", "exp_avg_sq"):
+                    own[key].copy_(other[key]) if other else own[key].zero_()
+                self.step_count.copy_(torch.as_tensor(other["step"])) if other else None
+        group = state_dict["param_groups"][0]
+        known = self.param_groups[0].keys() - {"params"}
+        self.param_groups[0].update({key: group[key] for key in known & group.keys()})
+
+
+class TorchStepper:
+    """Any torch optimizer under the same predicate, decided on the host."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def zero_grad(self) -> None:
+        """Set gradients to None."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def grad_norm(self) -> Tensor:
+        """Global 2-norm over all groups."""
+        return nn.utils.get_total_norm(self._gradients())
+
+    def apply(self, scale: Tensor, ok: Tensor) -> None:
+        """Scale gradients and step, or leave everything as it is."""
+        if bool(ok):
+            torch._foreach_mul_(self._gradients(), scale)
+            self.optimizer.step()
+
+    def _gradients(self) -> list[Tensor]:
+        groups = self.optimizer.param_groups
+        return [p.grad for group in groups for p in group["params"] if p.grad is not None]
+
+
+def as_stepper(optimizer: torch.optim.Optimizer) -> Stepper:
+    """The predicated form of an optimizer."""
+    return optimizer if isinstance(optimizer, FlatAdam) else TorchStepper(optimizer)
+
+
+def make_optimizer(
+    params: Iterable[nn.Parameter], config: OptimizerConfig
+) -> torch.optim.Optimizer:
+    """The optimizer that a configuration names, over `params` where they now are."""
+    trainable = [parameter for parameter in params if parameter.requires_grad]
+    if config.name == "sgd":
+        return torch.optim.SGD(
+            trainable,
+            lr=config.learning_rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+        )
+    return FlatAdam(
+        trainable,
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        decoupled=config.name == "adamw",
+    )

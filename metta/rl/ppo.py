@@ -1,0 +1,340 @@
+"""`PPOOptimizer`: advantages, minibatches, and the passes over a rollout."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metta.agent.policy import Policy
+from metta.errors import ConfigError, PolicyError
+from metta.ops.advantages import gae, vtrace
+from metta.ops.diagnostics import explained_variance
+from metta.ops.losses import normalize_advantages, zero_unweighted
+from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.rl.experience import RolloutBuffer, obs_column, split_obs
+from metta.rl.optimizer import FlatAdam, adapted_rate, as_stepper, scheduled
+from metta.rl.rollout_data import (
+    STATE_PREFIX,
+    Minibatch,
+    check_rollout,
+    cut_minibatch,
+    num_items,
+    split_rows,
+)
+from metta.rl.update import UpdateCoefs, apply_update, minibatch_loss
+from metta.rl.update_report import LOSS_NAMES, UpdateLog
+from metta.seeding import derive_seed, numpy_generator
+from metta.train.batch_sizing import minibatch_sizes
+from metta.train.train_config import OptimizerConfig, PPOConfig
+
+__all__ = ["PPOOptimizer"]
+
+_KL_TERM = LOSS_NAMES.index("approx_kl")
+
+
+class PPOOptimizer:
+    """Learns from rollouts; never touches an environment and never changes its input.
+
+        ppo = PPOOptimizer(policy, optimizer, device, PPOConfig())
+        losses = ppo.update(experience, custom_loss_fns=[my_loss])
+
+    The optimizer is one of `make_optimizer` or any of torch's. The order of samples in update k is a
+    function of (seed, rank, k).
+    """
+
+    state_name = "ppo"
+    state_version = 1
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device | str,
+        config: PPOConfig,
+        *,
+        optimizer_config: OptimizerConfig | None = None,
+        seed: int = 0,
+        rank: int = 0,
+    ) -> None:
+        if not isinstance(policy, Policy):
+            raise PolicyError(
+                f"PPOOptimizer needs a metta Policy, got {type(policy).__name__}; wrap the module: "
+                "Policy(module, env.observation_space, env.action_space)"
+            )
+        self.policy, self.optimizer, self.config = policy, optimizer, config
+        self.device = torch.device(device)
+        self.optimizer_config = optimizer_config
+        self.seed, self.rank = seed, rank
+        self.num_updates = 0
+        self.skipped_in_a_row = 0
+        self.base_lr: float = optimizer.param_groups[0]["lr"]
+        self._stepper = as_stepper(optimizer)
+        self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        lost = [
+            name
+            for name, parameter in self.policy.named_parameters()
+            if parameter.requires_grad and id(parameter) not in held
+        ]
+        if lost:
+            raise ConfigError(
+                f"the optimizer does not hold the policy's parameters {lost}: they would never learn; "
+                "build it from policy.parameters(), after wrapping and moving the policy"
+            )
+
+    def compute_ppo_loss(
+        self,
+        obs: Any,
+        actions: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        returns: Tensor,
+        values: Tensor,
+    ) -> dict[str, Tensor]:
+        """PPO's terms for samples ``[B, ...]`` (``[L, B, ...]`` for recurrent policies), with gradients.
+
+        Exactly ``policy_loss, value_loss, entropy_loss, total_loss, approx_kl, clipfrac``. `obs` is one
+        tensor, or for nested spaces a mapping of leaves; advantages are used as they are given.
+        """
+        spec = self.policy.obs_spec
+        leaves = {spec.leaves[0].key: obs} if isinstance(obs, Tensor) else dict(obs)
+        columns = {
+            "actions": actions,
+            "log_probs": old_logprobs,
+            "advantages": advantages,
+            "returns": returns,
+            "values": values,
+            **{obs_column(spec, key): leaf for key, leaf in leaves.items()},
+        }
+        if not self.policy.is_recurrent:
+            columns = {name: column[None] for name, column in columns.items()}
+        batch = Minibatch(columns, split_obs(spec, columns), {}, None)
+        result = minibatch_loss(self.policy, batch, self._coefs(0.0))
+        return dict(zip(LOSS_NAMES, result.terms.unbind(), strict=True))
+
+    def compute_advantages(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """``advantages`` and ``returns`` ``[T, N]`` of a rollout, in raw reward units."""
+        config = self.config
+        rewards, values = columns["rewards"], columns["values"]
+        next_values, terminated = columns["next_values"], columns["terminated"]
+        ended = terminated | columns["truncated"]
+        discounts = {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
+        if config.advantage_estimator == "gae":
+            advantages = gae(rewards, values, next_values, terminated, ended, **discounts)
+            return {"advantages": advantages, "returns": advantages + values}
+        ratios = self._log_ratios(columns)
+        clips = {"rho_clip": config.vtrace_rho_clip, "c_clip": config.vtrace_c_clip}
+        traces = vtrace(
+            rewards, values, next_values, terminated, ended, ratios, **discounts, **clips
+        )
+        return {"advantages": traces.advantages, "returns": traces.targets}
+
+    @torch.no_grad()
+    def _log_ratios(self, columns: Mapping[str, Tensor]) -> Tensor:
+        """Log of present over behaviour probability of each action."""
+        policy = self.policy
+        everything = torch.arange(num_items(columns, policy), device=policy.device)
+        starts = ["episode_starts"] if policy.is_recurrent else []
+        masks = ["action_masks"] if "action_masks" in columns else []
+        obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
+        names = [*obs, "actions", "values", *starts, *masks]
+        batch = cut_minibatch(columns, names, everything, policy)
+        output = policy(batch.obs, batch.state, batch.columns.get("episode_starts"))
+        new = policy.action_spec.log_prob(
+            output.dist_params, batch.columns["actions"], batch.columns.get("action_masks")
+        )
+        if policy.is_recurrent:  # [L, S * N] -> [T, N]
+            rows = columns["values"].shape[1]
+            new = new.unflatten(1, (-1, rows)).transpose(0, 1).flatten(0, 1)
+        return new.reshape(columns["log_probs"].shape) - columns["log_probs"]
+
+    def update(
+        self,
+        experience: RolloutBuffer | Mapping[str, Tensor],
+        custom_loss_fns: Sequence[CustomLoss | LossFunction] = (),
+        *,
+        progress: float = 0.0,
+    ) -> dict[str, float]:
+        """All passes over one rollout; returns means over the minibatches that were computed.
+
+        `progress` in 0..1 of the run steers schedules. Advantages in the data are used, absent ones are
+        computed (V-trace always computes them, since they depend on the policy of this moment).
+        """
+        data = experience.columns if isinstance(experience, RolloutBuffer) else experience
+        columns = check_rollout(data, self.policy)
+        recompute = self.config.advantage_estimator == "vtrace" and "rewards" in columns
+        if recompute or not {"advantages", "returns"} <= columns.keys():
+            columns.update(self.compute_advantages(columns))
+        custom = as_custom_losses(custom_loss_fns)
+        if isinstance(self.optimizer, FlatAdam):
+            self.optimizer.check_views()
+        coefs = self._coefs(progress)
+        self._schedule_learning_rate(progress)
+        torch.manual_seed(derive_seed(self.seed, "update", rank=self.rank, epoch=self.num_updates))
+        was_training = self.policy.training
+        self.policy.train()
+        try:
+            log = self._run_passes(columns, custom, coefs)
+        finally:
+            self.policy.train(was_training)
+        self.num_updates += 1
+        return self._finish(log, columns, coefs)
+
+    def _run_passes(
+        self, columns: dict[str, Tensor], custom: Sequence[CustomLoss], coefs: UpdateCoefs
+    ) -> UpdateLog:
+        """The eager driver; statistics stay on the device until the end."""
+        config, log = self.config, UpdateLog()
+        names = self._needed_columns(columns, custom)
+        sizes = self._minibatch_sizes(columns)
+        generator = numpy_generator(self.seed, "minibatch", rank=self.rank, epoch=self.num_updates)
+        stopped = torch.zeros((), dtype=torch.bool, device=self.device)
+        for _ in range(config.update_epochs):
+            order = torch.from_numpy(generator.permutation(sum(sizes))).to(self.device)
+            for index in order.split(sizes):
+                before = stopped
+                batch = self._prepare(cut_minibatch(columns, names, index, self.policy))
+                terms = self._backward(batch, custom, coefs, log)
+                if config.target_kl is not None:
+                    # stop before stepping: this gradient has already left the trust region
+                    stopped = stopped | (terms[_KL_TERM] > config.target_kl)
+                norm, finite = apply_update(self._stepper, terms, stopped, config.max_grad_norm)
+                log.add(terms, norm, finite, computed=~before, stopped=stopped)
+                # nothing steps any more; only the CPU may look without waiting for a device
+                if config.target_kl is not None and self.device.type == "cpu" and bool(stopped):
+                    return log
+        return log
+
+    def _backward(
+        self, batch: Minibatch, custom: Sequence[CustomLoss], coefs: UpdateCoefs, log: UpdateLog
+    ) -> Tensor:
+        """Gradients of one minibatch, in pieces where asked; returns its loss terms ``[6]``."""
+        self._stepper.zero_grad()
+        sums: list[Tensor] = []
+        for piece, share in split_rows(batch, self.config.gradient_accumulation):
+            result = minibatch_loss(self.policy, piece, coefs, custom)
+            weighted = result.total if share == 1.0 else result.total * share
+            weighted.backward()
+            terms = result.terms.detach()
+            sums.append(terms if share == 1.0 else terms * share)
+            log.add_metrics(result.metrics)
+        return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+
+    def _prepare(self, batch: Minibatch) -> Minibatch:
+        """Normalise advantages over the whole minibatch, before it is split for accumulation."""
+        columns, weights = batch.columns, batch.weights
+        if weights is not None:
+            # whatever stands in invalid rows must not meet a product: 0 * NaN is NaN
+            for name in ("log_probs", "values", "returns", "advantages"):
+                columns[name] = zero_unweighted(columns[name], weights)
+        if self.config.normalize_advantages:
+            raw = columns["advantages"]
+            counted = torch.ones_like(raw) if weights is None else weights
+            columns["advantages"] = normalize_advantages(raw, counted)
+        return batch
+
+    def _needed_columns(
+        self, columns: Mapping[str, Tensor], custom: Sequence[CustomLoss]
+    ) -> list[str]:
+        spec = self.policy.obs_spec
+        names = {obs_column(spec, leaf.key): None for leaf in spec.leaves}
+        for name in ("actions", "log_probs", "values", "advantages", "returns"):
+            names[name] = None
+        if "action_masks" in columns:
+            names["action_masks"] = None
+        if not bool(columns["valid"].all()):
+            names["valid"] = None
+        if self.policy.is_recurrent:
+            names["episode_starts"] = None
+        available = {k: v for k, v in columns.items() if not k.startswith(STATE_PREFIX)}
+        for loss in custom:
+            names.update(dict.fromkeys(loss.columns(available)))
+        return list(names)
+
+    def _minibatch_sizes(self, columns: Mapping[str, Tensor]) -> list[int]:
+        items = num_items(columns, self.policy)
+        samples = columns["values"].numel()
+        length = samples // items
+        size = self.config.minibatch_size
+        if size is not None and size % length:
+            raise ConfigError(
+                f"minibatch_size={size} is not a multiple of the segment length {length} of a recurrent "
+                f"policy; try minibatch_size={max(1, round(size / length)) * length}"
+            )
+        in_samples = minibatch_sizes(samples, self.config.num_minibatches, size)
+        if length == 1:
+            return in_samples
+        return minibatch_sizes(items, self.config.num_minibatches, size and size // length)
+
+    def _coefs(self, progress: float) -> UpdateCoefs:
+        config = self.config
+        clip = scheduled(config.clip_schedule, config.clip_coef, config.schedule_end, progress)
+        entropy = scheduled(config.ent_schedule, config.ent_coef, config.schedule_end, progress)
+        value_clip = config.vf_clip_coef
+        return UpdateCoefs(
+            clip=self._scalar(clip),
+            value=self._scalar(config.vf_coef),
+            entropy=self._scalar(entropy),
+            value_clip=None if value_clip is None else self._scalar(value_clip),
+            progress=progress,
+        )
+
+    def _scalar(self, value: float) -> Tensor:
+        return torch.tensor(value, dtype=self.policy.dtype, device=self.device)
+
+    def _schedule_learning_rate(self, progress: float) -> None:
+        chosen = self.optimizer_config
+        if chosen is not None and chosen.schedule != "adaptive_kl":
+            self.learning_rate = scheduled(
+                chosen.schedule, self.base_lr, chosen.schedule_end, progress
+            )
+
+    @property
+    def learning_rate(self) -> float:
+        """Step size of the next update."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _finish(
+        self, log: UpdateLog, columns: Mapping[str, Tensor], coefs: UpdateCoefs
+    ) -> dict[str, float]:
+        """Read the log, the one synchronisation of an update, and act on what it says."""
+        report = log.report()
+        self.skipped_in_a_row = report.check_skipped(
+            self.skipped_in_a_row, self.config.max_nonfinite_steps
+        )
+        weights = columns["valid"].to(columns["values"].dtype)
+        explained = explained_variance(columns["values"], columns["returns"], weights)
+        stats = report.means() | {
+            "explained_variance": float(explained),
+            "learning_rate": self.learning_rate,
+            "clip_coef": float(coefs.clip),
+            "ent_coef": float(coefs.entropy),
+        }
+        chosen = self.optimizer_config
+        if chosen is not None and chosen.schedule == "adaptive_kl":
+            self.learning_rate = adapted_rate(
+                self.learning_rate, stats["approx_kl"], chosen.desired_kl
+            )
+        return stats
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters; the optimizer is a component of its own."""
+        return {
+            "num_updates": self.num_updates,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "base_lr": self.base_lr,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back counters."""
+        self.num_updates = int(state["num_updates"])
+        self.skipped_in_a_row = int(state["skipped_in_a_row"])
+        self.base_lr = float(state["base_lr"])

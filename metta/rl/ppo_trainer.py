@@ -1,0 +1,268 @@
+"""`PPOTrainer`: collect, learn and train, each on its own or together."""
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metta.agent.factory import as_policy
+from metta.agent.policy import Policy
+from metta.envs.factory import make_vec_env
+from metta.errors import MettaWarning
+from metta.rl.collector import RolloutCollector
+from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.rl.experience import RolloutBuffer
+from metta.rl.loop import EpochListener, run_training
+from metta.rl.numerics import resolve_device, resolve_plan
+from metta.rl.optimizer import make_optimizer
+from metta.rl.ppo import PPOOptimizer
+from metta.rl.training_state import TrainerState
+from metta.stateful import Stateful, StateRegistry, digest_of
+from metta.store.rollout_file import Rollout, library_versions, load_rollout
+from metta.train.settings import apply_settings
+from metta.train.train_config import TrainingConfig
+
+__all__ = ["PPOTrainer"]
+
+_RECENT_EPISODES = 100
+
+
+class PPOTrainer:
+    """PPO on an environment, with its phases apart.
+
+        trainer = PPOTrainer(None, "CartPole-v1", learning_rate=1e-3)
+        data = trainer.collect_rollouts(128)       # never learns
+        metrics = trainer.learn(data)              # never touches the environment
+        history = trainer.train(total_timesteps=100_000)
+
+    `policy` is any `nn.Module` that `Policy` understands, a `Policy`, or None for a default agent.
+    `env` is a gymnasium id, an environment, a factory, a list of factories, or a vector environment.
+    Settings go by any usual name (``learning_rate``, ``n_epochs``, ``clip_range``, ...); their defaults
+    are those of `TrainingConfig`. Subclasses may override either phase and add columns to the data.
+    """
+
+    def __init__(
+        self,
+        policy: nn.Module | None,
+        env: Any,
+        *,
+        config: TrainingConfig | None = None,
+        custom_losses: Sequence[CustomLoss | LossFunction] = (),
+        **settings: Any,
+    ) -> None:
+        self.config = apply_settings(config or TrainingConfig(), settings)
+        trainer, rollout = self.config.trainer, self.config.trainer.rollout
+        self.device = resolve_device(trainer.device)
+        self.env = make_vec_env(
+            env,
+            num_envs=rollout.num_envs,
+            num_workers=rollout.num_workers,
+            num_groups=rollout.num_groups,
+            step_timeout_seconds=rollout.step_timeout_seconds,
+        )
+        self.env_name = env if isinstance(env, str) else type(env).__name__
+        self.policy: Policy = as_policy(
+            policy,
+            self.env.observation_space,
+            self.env.action_space,
+            self.config.agent,
+            seed=trainer.seed,
+        ).to(self.device)
+        self.custom_losses = as_custom_losses(custom_losses)
+        modules = [loss.fn for loss in self.custom_losses if isinstance(loss.fn, nn.Module)]
+        extra = [p for module in modules for p in module.to(self.device).parameters()]
+        self.optimizer = make_optimizer([*self.policy.parameters(), *extra], trainer.optimizer)
+        self.ppo = PPOOptimizer(
+            self.policy,
+            self.optimizer,
+            self.device,
+            trainer.ppo,
+            optimizer_config=trainer.optimizer,
+            seed=trainer.seed,
+        )
+        self.collector = RolloutCollector(
+            self.env,
+            self.policy,
+            self._new_buffer(rollout.horizon),
+            self.device,
+            seed=trainer.seed,
+            actor=trainer.numerics.actor,
+        )
+        self.plan = resolve_plan(
+            trainer, self.policy, self.env.num_groups, self.collector.actor_kind
+        )
+        self.state = TrainerState()
+        self.recent_returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
+        self.progress = 0.0
+        """Share of the current `train` call that is done; steers schedules."""
+        self._last_steps = 0
+        self._architecture = self.policy.architecture_hash()
+        self._config_hash = digest_of(repr(self.config))
+        self._register()
+
+    def _register(self) -> None:
+        self.registry = StateRegistry()
+        parts: list[Any] = [self.policy, self.ppo, self.collector, self.state]
+        parts.append(_Named("optimizer", self.optimizer))
+        parts += [
+            _Named(f"loss/{loss.label}", loss.fn)
+            for loss in self.custom_losses
+            if isinstance(loss.fn, nn.Module | Stateful)
+        ]
+        for part in parts:
+            self.registry.add(part)
+
+    def _new_buffer(self, horizon: int) -> RolloutBuffer:
+        return RolloutBuffer.for_env(
+            self.policy,
+            self.env,
+            horizon,
+            bptt_horizon=self.config.trainer.rollout.bptt_horizon,
+        )
+
+    def collect_rollouts(self, n_steps: int | None = None) -> dict[str, Tensor]:
+        """A rollout of `n_steps` per environment (default: the configured horizon), learning nothing.
+
+        Tensors are ``[T, N, ...]`` and belong to the caller: ``observations`` (one column per leaf for
+        nested spaces), ``actions, rewards, terminated, truncated, valid, episode_starts, values,
+        next_values, log_probs, advantages, returns``, where they exist ``action_masks``, and for
+        recurrent policies ``recurrent_state/*`` ``[S, N, ...]`` at the start of each segment.
+        """
+        steps = self.config.trainer.rollout.horizon if n_steps is None else n_steps
+        if steps < 1:
+            warnings.warn(f"collect_rollouts({steps}) collects nothing", MettaWarning, stacklevel=2)
+            return Rollout(self._empty_columns())
+        if steps != self.collector.experience.horizon:
+            self.collector.experience = self._new_buffer(steps)
+        with self.plan.applied():
+            stats, self._last_steps = self.collector.collect()
+            self.recent_returns.extend(stats["episode_return"])
+            columns = self.collector.experience.columns
+            columns |= self.ppo.compute_advantages(columns)
+            return Rollout({k: v.clone() for k, v in columns.items()}, self.manifest())
+
+    def learn(
+        self, rollout_data: Mapping[str, Tensor] | str | os.PathLike[str]
+    ) -> dict[str, float]:
+        """One update from a rollout in memory or in a file; the environment is not touched.
+
+        The input is never changed. Normalisers take the rollout in after the update. An empty rollout
+        changes nothing, warns, and returns zeros.
+        """
+        if isinstance(rollout_data, str | os.PathLike):
+            rollout_data = load_rollout(Path(rollout_data))
+        if _is_empty(rollout_data):
+            warnings.warn(
+                "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
+            )
+            return dict.fromkeys(("policy_loss", "value_loss", "entropy_loss", "total_loss",
+                                  "approx_kl", "clipfrac"), 0.0)  # fmt: skip
+        with self.plan.applied():
+            losses = self.ppo.update(rollout_data, self.custom_losses, progress=self.progress)
+            self._update_normalizers(rollout_data)
+        return losses
+
+    def _update_normalizers(self, data: Mapping[str, Tensor]) -> None:
+        policy = self.policy
+        if policy.obs_normalizer is None and policy.return_normalizer is None:
+            return
+        columns = {name: column.to(self.device) for name, column in data.items()}
+        if "returns" not in columns:
+            columns |= self.ppo.compute_advantages(columns)
+        columns.setdefault("valid", torch.ones_like(columns["values"], dtype=torch.bool))
+        policy.update_normalizers(columns)
+
+    def train(
+        self, total_timesteps: int | None = None, *, on_epoch_end: EpochListener | None = None
+    ) -> dict[str, list[float]]:
+        """Collect and learn until `total_timesteps` more agent steps are done.
+
+        Returns every metric as a list with one entry per epoch, among them ``agent_step`` and
+        ``episode_return`` (mean of the last 100 episodes; NaN before the first ends).
+        """
+        total = self.config.trainer.total_timesteps if total_timesteps is None else total_timesteps
+        first = self.state.agent_step
+
+        def step(state: TrainerState) -> dict[str, float]:
+            self.progress = (state.agent_step - first) / max(total, 1)
+            self._last_steps = 0
+            data = self.collect_rollouts(self.config.trainer.rollout.horizon)
+            losses = self.learn(data)
+            # a subclass that collects in its own way counts what it hands to learn()
+            state.agent_step += self._last_steps or _num_samples(data)
+            return {"episode_return": self.mean_return, **losses}
+
+        return run_training(self.state, step, until_step=first + total, on_epoch_end=on_epoch_end)
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last 100 episodes collected; NaN before the first ends."""
+        recent = self.recent_returns
+        return sum(recent) / len(recent) if recent else float("nan")
+
+    def digest(self) -> str:
+        """Hash of everything that decides the numbers to come, environments aside."""
+        return self.registry.digest()
+
+    def manifest(self) -> dict[str, Any]:
+        """Where a rollout of this moment comes from, as plain data."""
+        return {
+            "policy_architecture": self._architecture,
+            "policy_hash": self.policy.parameter_hash(),
+            "config_hash": self._config_hash,
+            "env_id": self.env_name,
+            "observation_space": self.policy.obs_spec.describe(),
+            "action_space": str(self.policy.action_space),
+            "seed": self.config.trainer.seed,
+            "rollout": self.collector.num_rollouts - 1,
+            "versions": library_versions(),
+        }
+
+    def _empty_columns(self) -> dict[str, Tensor]:
+        return {
+            name: torch.zeros(0, self.env.num_rows)
+            for name in ("rewards", "values", "log_probs", "advantages", "returns")
+        }
+
+    def close(self) -> None:
+        """Stop environments and workers; may be called more than once."""
+        self.env.close()
+
+    def __enter__(self) -> "PPOTrainer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Named:
+    """Gives a torch object the name under which its state is kept."""
+
+    state_version = 1
+
+    def __init__(self, name: str, part: Any) -> None:
+        self.state_name = name
+        self.part = part
+
+    def state_dict(self) -> Mapping[str, Any]:
+        state: Mapping[str, Any] = self.part.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.part.load_state_dict(state)
+
+
+def _num_samples(data: Mapping[str, Tensor]) -> int:
+    return int(data["valid"].sum()) if "valid" in data else data["values"].numel()
+
+
+def _is_empty(data: Mapping[str, Tensor]) -> bool:
+    columns = list(data.values())
+    if not columns or all(column.numel() == 0 for column in columns):
+        return True
+    return "valid" in data and not bool(data["valid"].any())

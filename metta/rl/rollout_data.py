@@ -1,0 +1,210 @@
+"""Rollouts as plain columns ``dict[str, Tensor]``: checking, completing, joining and cutting them.
+
+Columns are ``[T, N, ...]``, recurrent states ``[S, N, ...]`` (one per segment). A column that nobody
+here knows is carried along and reaches custom losses that name it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metta.agent.output import Obs, State
+from metta.agent.policy import Policy
+from metta.errors import NonFiniteError, RolloutError
+from metta.rl.experience import obs_column, split_obs
+from metta.store.rollout_file import Rollout
+
+__all__ = ["Minibatch", "check_rollout", "combine_rollouts", "cut_minibatch"]
+
+STATE_PREFIX = "recurrent_state/"
+_FLOAT_COLUMNS = ("values", "log_probs", "advantages", "returns", "rewards", "next_values")
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Samples of one gradient: ``[1, B, ...]``, or segments ``[L, B, ...]`` for recurrent policies."""
+
+    columns: dict[str, Tensor]
+    """Every gathered column."""
+    obs: Obs
+    state: State
+    """Recurrent state before the first step of each segment, ``[B, ...]``."""
+    weights: Tensor | None
+    """1 for valid samples, 0 for others; None where all are valid."""
+
+
+def required_columns(policy: Policy) -> list[str]:
+    """Columns without which nothing can be learned."""
+    obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
+    return [*obs, "actions", "log_probs", "values"]
+
+
+def check_rollout(data: Mapping[str, Tensor], policy: Policy) -> dict[str, Tensor]:
+    """The columns on the policy's device, checked against it; the input is left alone.
+
+    Raises `RolloutError` for what is missing or of the wrong shape, `NonFiniteError` for NaN and infinity,
+    each naming column, step and row.
+    """
+    missing = [name for name in required_columns(policy) if name not in data]
+    if "advantages" not in data or "returns" not in data:
+        wanted = ["rewards", "terminated", "truncated", "next_values"]
+        missing += [name for name in wanted if name not in data]
+    if policy.is_recurrent:
+        wanted = ["episode_starts", *(STATE_PREFIX + key for key in policy.initial_state(1))]
+        missing += [name for name in wanted if name not in data]
+    if missing:
+        raise RolloutError(
+            f"the rollout lacks {missing}; it has {sorted(data)}. Collect it with "
+            "PPOTrainer.collect_rollouts or RolloutCollector, for the same policy"
+        )
+    _check_shapes(data, policy)
+    _check_manifest(data, policy)
+    columns = {name: column.to(policy.device) for name, column in data.items()}
+    if "valid" not in columns:
+        columns["valid"] = torch.ones_like(columns["values"], dtype=torch.bool)
+    _check_finite(columns)
+    return columns
+
+
+def _check_shapes(data: Mapping[str, Tensor], policy: Policy) -> None:
+    lead = tuple(data["values"].shape)
+    if len(lead) != 2:
+        raise RolloutError(f"column 'values' has shape {lead}; it must be [T, N]")
+    spec = policy.action_spec
+    expected = {"actions": (*lead, *spec.action_shape)}
+    if "action_masks" in data:
+        expected["action_masks"] = (*lead, spec.mask_size)
+    for leaf in policy.obs_spec.leaves:
+        expected[obs_column(policy.obs_spec, leaf.key)] = (*lead, *leaf.shape)
+    for name, column in data.items():
+        shape = tuple(column.shape)
+        if name in expected and shape != expected[name]:
+            raise RolloutError(
+                f"column {name!r} has shape {shape}, but the policy for observation space "
+                f"{policy.observation_space} and action space {policy.action_space} needs "
+                f"{expected[name]}; was the rollout collected in another environment?"
+            )
+        if not name.startswith(STATE_PREFIX) and shape[:2] != lead:
+            raise RolloutError(f"column {name!r} has shape {shape}; it must begin with {lead}")
+    if data["actions"].dtype.is_floating_point != spec.action_dtype.is_floating_point:
+        raise RolloutError(
+            f"column 'actions' holds {data['actions'].dtype}, but action space "
+            f"{policy.action_space} needs {spec.action_dtype}"
+        )
+
+
+def _check_manifest(data: Mapping[str, Tensor], policy: Policy) -> None:
+    found = getattr(data, "manifest", {}).get("policy_architecture")
+    if found is not None and found != policy.architecture_hash():
+        raise RolloutError(
+            "the rollout was collected by a policy of another architecture or other spaces "
+            f"({found[:12]}, this one is {policy.architecture_hash()[:12]}); learn from it with the "
+            "policy that collected it, or drop its recurrent states and log_probs and recompute them"
+        )
+
+
+def _check_finite(columns: Mapping[str, Tensor]) -> None:
+    valid = columns["valid"]
+    for name, column in columns.items():
+        if name not in _FLOAT_COLUMNS and not name.startswith("observations"):
+            continue
+        if column.dtype.is_floating_point and not bool(column.isfinite().all()):
+            bad = ~column.isfinite().flatten(2).all(-1) if column.dim() > 2 else ~column.isfinite()
+            places = (bad & valid).nonzero()
+            if len(places):
+                step, row = places[0].tolist()
+                raise NonFiniteError(
+                    f"column {name!r} is not finite at step {step}, row {row} (and "
+                    f"{len(places) - 1} more places); look at the environment and the policy there"
+                )
+
+
+def combine_rollouts(rollouts: Sequence[Mapping[str, Tensor]]) -> Rollout:
+    """One rollout from several, side by side along N; all need the same columns and the same T.
+
+    combined = combine_rollouts([worker.collect_rollouts(1000) for worker in workers])
+    """
+    if not rollouts:
+        raise RolloutError("combine_rollouts needs at least one rollout, got none")
+    first = rollouts[0]
+    for index, other in enumerate(rollouts):
+        if other.keys() != first.keys():
+            raise RolloutError(
+                f"rollout {index} has other columns than rollout 0: "
+                f"{sorted(other.keys() ^ first.keys())} are in only one of them"
+            )
+        for name, column in other.items():
+            wanted = (first[name].shape[0], *first[name].shape[2:])
+            if (column.shape[0], *column.shape[2:]) != wanted:
+                raise RolloutError(
+                    f"column {name!r} of rollout {index} has shape {tuple(column.shape)}, rollout 0 "
+                    f"has {tuple(first[name].shape)}; only the second axis (N) may differ, so "
+                    "collect all with the same n_steps and the same kind of environment"
+                )
+    columns = {name: torch.cat([r[name] for r in rollouts], 1) for name in first}
+    return Rollout(columns, _common_manifest(rollouts))
+
+
+def _common_manifest(rollouts: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]:
+    manifests = [getattr(rollout, "manifest", {}) for rollout in rollouts]
+    first = manifests[0]
+    return {k: v for k, v in first.items() if all(m.get(k) == v for m in manifests)}
+
+
+def cut_minibatch(
+    columns: Mapping[str, Tensor], names: Sequence[str], index: Tensor, policy: Policy
+) -> Minibatch:
+    """Gather some columns at `index`: samples of the flat batch, or segments of a recurrent one."""
+    state: State = {}
+    if policy.is_recurrent:
+        segments, rows = columns[STATE_PREFIX + next(iter(policy.initial_state(1)))].shape[:2]
+        which, row = index // rows, index % rows
+        gathered = {
+            name: columns[name].unflatten(0, (segments, -1))[which, :, row].transpose(0, 1)
+            for name in names
+        }
+        state = {
+            name.removeprefix(STATE_PREFIX): column[which, row]
+            for name, column in columns.items()
+            if name.startswith(STATE_PREFIX)
+        }
+    else:
+        gathered = {
+            name: columns[name].flatten(0, 1).index_select(0, index)[None] for name in names
+        }
+    weights = gathered["valid"].to(gathered["values"].dtype) if "valid" in gathered else None
+    return Minibatch(gathered, split_obs(policy.obs_spec, gathered), state, weights)
+
+
+def num_items(columns: Mapping[str, Tensor], policy: Policy) -> int:
+    """What a permutation runs over: samples, or segments for recurrent policies."""
+    steps, rows = columns["values"].shape
+    if not policy.is_recurrent:
+        return steps * rows
+    name = STATE_PREFIX + next(iter(policy.initial_state(1)))
+    return int(columns[name].shape[0]) * rows
+
+
+def split_rows(batch: Minibatch, pieces: int) -> Iterator[tuple[Minibatch, float]]:
+    """A minibatch in pieces along B, each with its share of the weight."""
+    if pieces == 1:
+        yield batch, 1.0
+        return
+    total = batch.columns["values"].shape[1]
+    for index in torch.arange(total, device=batch.columns["values"].device).tensor_split(pieces):
+        if len(index) == 0:
+            continue
+        rows = slice(int(index[0]), int(index[-1]) + 1)
+        piece = Minibatch(
+            {name: column[:, rows] for name, column in batch.columns.items()},
+            {key: leaf[:, rows] for key, leaf in batch.obs.items()},
+            {key: part[rows] for key, part in batch.state.items()},
+            None if batch.weights is None else batch.weights[:, rows],
+        )
+        share = len(index) / total
+        if batch.weights is not None and piece.weights is not None:
+            share = float(piece.weights.sum() / batch.weights.sum().clamp(min=1.0))
+        yield piece, share

@@ -1,0 +1,88 @@
+"""What happened in an update, kept on the device and read once."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metta.errors import NonFiniteError
+from metta.rl.custom_losses import Metrics
+
+__all__ = ["LOSS_NAMES", "UpdateLog", "UpdateReport"]
+
+LOSS_NAMES = (
+    "policy_loss",
+    "value_loss",
+    "entropy_loss",
+    "total_loss",
+    "approx_kl",
+    "clipfrac",
+)
+
+
+class UpdateLog:
+    """One row per minibatch; nothing here waits for the device before `report`."""
+
+    def __init__(self) -> None:
+        self._rows: list[Tensor] = []
+        self._metrics: list[Mapping[str, Tensor | float]] = []
+
+    def add(
+        self, terms: Tensor, norm: Tensor, finite: Tensor, *, computed: Tensor, stopped: Tensor
+    ) -> None:
+        """Loss terms ``[6]``, gradient norm, and three flags of one minibatch."""
+        flags = torch.stack([norm, finite, computed, stopped])
+        self._rows.append(torch.cat([terms, flags]))
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        """What custom losses reported."""
+        if metrics:
+            self._metrics.append(metrics)
+
+    def report(self) -> "UpdateReport":
+        """Everything as numbers on the host."""
+        custom: dict[str, list[float]] = {}
+        for row in self._metrics:
+            for name, value in row.items():
+                custom.setdefault(name, []).append(float(value))
+        return UpdateReport(torch.stack(self._rows).double().cpu().numpy(), custom)
+
+
+class UpdateReport:
+    """The minibatches of an update: those computed before it stopped, and which of them were finite."""
+
+    def __init__(self, table: np.ndarray, custom: Mapping[str, list[float]]) -> None:
+        computed = table[table[:, -2] > 0]
+        self.losses, self.norms = computed[:, :6], computed[:, 6]
+        self.finite, self.stopped = computed[:, 7] > 0, computed[:, 9] > 0
+        self.custom = custom
+
+    def means(self) -> dict[str, float]:
+        """Means over minibatches that were computed and finite; NaN where none was."""
+        used = self.losses[self.finite]
+        means = used.mean(0) if len(used) else np.full(len(LOSS_NAMES), np.nan)
+        stats = dict(zip(LOSS_NAMES, means.tolist(), strict=True))
+        stats |= {
+            "entropy": -stats["entropy_loss"],
+            "grad_norm": float(self.norms[self.finite].mean()) if len(used) else float("nan"),
+            "optimizer_steps": float((self.finite & ~self.stopped).sum()),
+            "skipped_steps": float((~self.finite).sum()),
+            "kl_stopped": float(self.stopped.any()),
+        }
+        return stats | {f"custom/{k}": sum(v) / len(v) for k, v in self.custom.items()}
+
+    def check_skipped(self, in_a_row: int, limit: int) -> int:
+        """Skipped steps in a row up to now; `NonFiniteError` once there are `limit` of them."""
+        for finite in self.finite:
+            in_a_row = 0 if finite else in_a_row + 1
+            if in_a_row >= limit:
+                pairs = zip(LOSS_NAMES, self.losses.T, strict=True)
+                bad = [name for name, column in pairs if not np.isfinite(column).all()]
+                raise NonFiniteError(
+                    f"{in_a_row} optimizer steps in a row were skipped because "
+                    f"{', '.join(bad) or 'the gradient'} became NaN or infinite; the policy keeps "
+                    "its last finite weights. Lower the learning rate, or look at custom losses "
+                    "and rewards"
+                )
+        return in_a_row

@@ -1,0 +1,116 @@
+"""State with a name: the one registry behind digests now, and checkpoints and resume later.
+
+Whatever influences the numbers of a run after this moment is `Stateful` and registered. A component that
+cannot take its state back raises `StateError`; nothing is skipped silently.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from metta.errors import StateError
+
+__all__ = ["StateRegistry", "Stateful", "digest_of"]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object whose state can be taken out and put back."""
+
+    state_name: str
+    """Unique in a run; the key under which the state is kept."""
+    state_version: int
+    """Raised when the layout of `state_dict` changes."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Tensors, arrays and plain JSON values; safe to keep only until the next step."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
+        """Take back what `state_dict` gave."""
+        ...
+
+
+class StateRegistry:
+    """Components by name, with one snapshot, one restore and one digest for all of them.
+
+    registry = StateRegistry()
+    registry.add(collector)
+    before = registry.digest()
+    """
+
+    def __init__(self) -> None:
+        self._components: dict[str, Stateful] = {}
+
+    def add(self, component: Stateful) -> None:
+        """Register a component; its name must be new."""
+        name = component.state_name
+        if name in self._components:
+            raise StateError(f"two components are called {name!r}; give one another state_name")
+        self._components[name] = component
+
+    def names(self) -> list[str]:
+        """Registered names in order of registration."""
+        return list(self._components)
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """``name -> {"version": int, "state": ...}``, sharing memory with the live components."""
+        return {
+            name: {"version": part.state_version, "state": part.state_dict()}
+            for name, part in self._components.items()
+        }
+
+    def restore(self, snapshot: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put a snapshot back; every registered component must be in it, and nothing else."""
+        missing = sorted(self._components.keys() - snapshot.keys())
+        unknown = sorted(snapshot.keys() - self._components.keys())
+        if missing or unknown:
+            raise StateError(
+                f"the saved state does not fit this run: missing {missing or 'nothing'}, "
+                f"unknown {unknown or 'nothing'}"
+            )
+        for name, part in self._components.items():
+            found = snapshot[name]["version"]
+            if found != part.state_version:
+                raise StateError(
+                    f"state of {name!r} has version {found}, this code reads {part.state_version}"
+                )
+        for name, part in self._components.items():
+            part.load_state_dict(snapshot[name]["state"])
+
+    def digest(self) -> str:
+        """Hex sha256 over every registered value, bit for bit."""
+        return digest_of(self.snapshot())
+
+
+def digest_of(value: Any) -> str:
+    """Hex sha256 of nested mappings, sequences, tensors, arrays and plain values.
+
+    Key order does not count; dtype, shape, device-independent bytes and nesting do.
+    """
+    digest = hashlib.sha256()
+    _feed(digest, value)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any) -> None:
+    if isinstance(value, Mapping):
+        digest.update(b"{")
+        for key in sorted(value, key=str):
+            digest.update(json.dumps(str(key)).encode())
+            _feed(digest, value[key])
+        digest.update(b"}")
+    elif isinstance(value, list | tuple):
+        digest.update(b"[")
+        for item in value:
+            _feed(digest, item)
+        digest.update(b"]")
+    elif hasattr(value, "detach") or isinstance(value, np.ndarray | np.generic):
+        tensor = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        digest.update(f"{tensor.dtype.str}{tensor.shape}".encode())
+        digest.update(np.ascontiguousarray(tensor).tobytes())
+    else:
+        digest.update(json.dumps(value).encode())

@@ -1,0 +1,204 @@
+"""Every setting of a training run: its name, its unit, its range, and its only default.
+
+Configurations are frozen, validated when they are built, and load without torch.
+"""
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from metta.errors import ConfigError
+
+__all__ = [
+    "AgentConfig",
+    "NumericsConfig",
+    "OptimizerConfig",
+    "PPOConfig",
+    "RolloutConfig",
+    "TrainerConfig",
+    "TrainingConfig",
+]
+
+STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+
+Fraction = Annotated[float, Ge(0), Le(1)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(1)]
+
+
+@dataclass(kw_only=True, frozen=True, config=STRICT)
+class PPOConfig:
+    """The learning rule."""
+
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    gae_lambda: Fraction = 0.95
+    """Weight of longer returns in the advantage; 0 is one step, 1 is the whole episode."""
+    clip_coef: Positive = 0.2
+    """Half-width of the ratio clip."""
+    vf_clip_coef: Positive | None = None
+    """Half-width of the value clip, in units of the value scale; None: no value clip."""
+    vf_coef: NonNegative = 0.5
+    """Weight of the value loss."""
+    ent_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    update_epochs: Count = 4
+    """Passes over each rollout."""
+    num_minibatches: Count = 4
+    """Minibatches per pass; sizes differ by at most one sample where they must."""
+    minibatch_size: Count | None = None
+    """Samples per minibatch; must divide the batch. Replaces `num_minibatches`."""
+    gradient_accumulation: Count = 1
+    """Pieces in which a minibatch is computed to save memory; the step is the same."""
+    max_grad_norm: Positive | None = 0.5
+    """Global gradient norm above which gradients are scaled down; None: never."""
+    normalize_advantages: bool = True
+    """Shift and scale advantages to mean 0, deviation 1 in each minibatch."""
+    target_kl: Positive | None = None
+    """Stop the update before a step whose minibatch KL is above this; None: never."""
+    advantage_estimator: Literal["gae", "vtrace"] = "gae"
+    """`vtrace` corrects advantages of rollouts that an older policy collected."""
+    vtrace_rho_clip: Positive = 1.0
+    """Largest importance weight of a temporal difference (V-trace only)."""
+    vtrace_c_clip: Positive = 1.0
+    """Largest importance weight of a trace (V-trace only)."""
+    clip_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How `clip_coef` changes over the run; anything but constant ends at `schedule_end`."""
+    ent_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How `ent_coef` changes over the run; anything but constant ends at `schedule_end`."""
+    schedule_end: Fraction = 0.0
+    """Share of the first value that schedules of clip and entropy reach at the end of the run."""
+    max_nonfinite_steps: Count = 8
+    """Optimizer steps in a row that may be skipped for NaN or infinity before training stops."""
+
+
+@dataclass(kw_only=True, frozen=True, config=STRICT)
+class OptimizerConfig:
+    """How gradients become steps."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    """Adam and AdamW run on one flat vector of all parameters."""
+    learning_rate: Positive = 2.5e-4
+    """Step size at the start of the run."""
+    schedule: Literal["constant", "linear", "cosine", "adaptive_kl"] = "constant"
+    """`adaptive_kl` moves the step size to keep the KL of an update near `desired_kl`."""
+    schedule_end: Fraction = 0.0
+    """Share of the first value that a linear or cosine schedule reaches at the end of the run."""
+    desired_kl: Positive = 0.01
+    """KL per update that `adaptive_kl` aims for."""
+    beta1: Fraction = 0.9
+    """Decay of Adam's first moment."""
+    beta2: Fraction = 0.999
+    """Decay of Adam's second moment."""
+    eps: Positive = 1e-5
+    """Adam's smallest denominator."""
+    weight_decay: NonNegative = 0.0
+    """Decoupled for `adamw`, added to the gradient for `adam` and `sgd`."""
+    momentum: Fraction = 0.0
+    """For `sgd`."""
+
+
+@dataclass(kw_only=True, frozen=True, config=STRICT)
+class RolloutConfig:
+    """How experience is collected."""
+
+    horizon: Count = 128
+    """Steps per environment and rollout (T)."""
+    num_envs: Count = 8
+    """Environments (N), where metta makes them."""
+    num_workers: Annotated[int, Ge(0)] = 0
+    """Processes that step environments; 0: this process."""
+    num_groups: Count = 1
+    """Groups that step in turn; 2 overlaps acting with stepping (double buffering)."""
+    bptt_horizon: Count = 16
+    """Steps through which gradients of recurrent policies flow; must divide the horizon."""
+    step_timeout_seconds: Positive = 60.0
+    """Time after which a worker that does not answer counts as hung."""
+
+
+@dataclass(kw_only=True, frozen=True, config=STRICT)
+class NumericsConfig:
+    """What decides the last bits of the numbers; resolved once per run."""
+
+    threads: Annotated[int, Ge(0)] = 0
+    """Threads of torch; 0: one for small networks, all cores for large ones."""
+    actor: Literal["auto", "eager", "numpy"] = "auto"
+    """`numpy` acts without torch's overhead; `auto` takes it where it agrees with the policy."""
+    driver: Literal["eager"] = "eager"
+    """How the update runs."""
+
+
+@dataclass(kw_only=True, frozen=True, config=STRICT)
+class TrainerConfig:
+    """Everything about training but the network and the environment."""
+
+    total_timesteps: Count = 100_000
+    """Agent steps of the whole run."""
+    seed: Annotated[int, Ge(0)] = 1
+    """Root of every random number of the run."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto`: a GPU where there is one."""
+    ppo: PPOConfig = Field(default_factory=PPOConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    numerics: NumericsConfig = Field(default_factory=NumericsConfig)
+
+    @model_validator(mode="after")
+    def _rollout_divides(self) -> "TrainerConfig":
+        rollout = self.rollout
+        if rollout.num_envs % rollout.num_groups:
+            legal = rollout.num_groups * max(1, round(rollout.num_envs / rollout.num_groups))
+            raise ValueError(
+                f"num_envs={rollout.num_envs} does not split into num_groups={rollout.num_groups} "
+                f"equal groups; try num_envs={legal}"
+            )
+        return self
+
+
+@dataclass(kw_only=True, frozen=True, config=STRICT)
+class AgentConfig:
+    """The network and what surrounds it."""
+
+    name: Literal["auto", "mlp", "simple_cnn", "nature_cnn", "lstm", "gru"] = "auto"
+    """Registry key; `auto` chooses by the observation, `lstm` and `gru` are `auto` with a core."""
+    hidden_size: Count = 64
+    """Width of hidden layers and of the recurrent core."""
+    num_layers: Count = 2
+    """Hidden layers of an MLP."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Between layers of an MLP (convolutions use relu)."""
+    core: Literal["none", "lstm", "gru"] = "none"
+    """Recurrent core between encoder and heads."""
+    share_encoder: bool = False
+    """One encoder for actor and critic; recurrent and convolutional agents always share."""
+    std: Literal["parameter", "state"] = "parameter"
+    """Box actions: deviation is a free parameter, or an output of the network."""
+    log_std_init: float = 0.0
+    """Box actions: logarithm of the first deviation."""
+    squash: bool = False
+    """Box actions: tanh into the bounds instead of clipping at them."""
+    normalize_observations: bool = False
+    """Shift and scale float observations by their running moments, kept inside the policy."""
+    normalize_returns: bool = False
+    """Learn values in units of the returns' running deviation, kept inside the policy."""
+    observation_clip: Positive = 10.0
+    """Bound of normalised observations."""
+
+
+@dataclass(kw_only=True, frozen=True, config=STRICT)
+class TrainingConfig:
+    """A whole experiment."""
+
+    experiment_name: str = "metta"
+    """Names the run."""
+    env: str = "CartPole-v1"
+    """Gymnasium id."""
+    agent: AgentConfig = Field(default_factory=AgentConfig)
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+
+    def __post_init__(self) -> None:
+        if not self.experiment_name:
+            raise ConfigError("experiment_name is empty; give the run a name")

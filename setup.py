@@ -1,0 +1,15 @@
+"""Builds the C kernels; everything else about the project stands in pyproject.toml."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "metta.ops._native",
+            sources=["metta/ops/_native.c"],
+            # no fused multiply-add: the C and the NumPy kernels round alike
+            extra_compile_args=["-O3", "-ffp-contract=off"],
+            optional=True,
+        )
+    ]
+)
