@@ -53,17 +53,15 @@ class RowSpec:
         return self.mask_layout.size if self.mask_layout is not None else 0
 
     def check(self, env: GymEnv, row: int) -> None:
-        """Refuse an environment whose spaces differ from those of the first row."""
-        for name, expected in (
-            ("observation_space", self.observation_space),
-            ("action_space", self.action_space),
-        ):
-            found = getattr(env, name)
-            if found != expected:
-                raise EnvError(
-                    f"row {row} has {name} {found} but row 0 has {expected}; all environments of one "
-                    "run need the same spaces (pad or wrap them)"
-                )
+        """Refuse an environment unlike the first row's (bounds of observations may differ)."""
+        same_observations = obs_spec_of(env.observation_space) == self.obs_spec
+        if same_observations and env.action_space == self.action_space:
+            return
+        raise EnvError(
+            f"row {row} has observations {env.observation_space} and actions {env.action_space}, but "
+            f"row 0 has {self.observation_space} and {self.action_space}; all environments of one run "
+            "need the same spaces (pad or wrap them)"
+        )
 
 
 def build_env(factory: EnvFactory, row: int) -> GymEnv:
@@ -167,6 +165,15 @@ def _reset(env: GymEnv, row: int, seed: int | None) -> tuple[Any, dict[str, Any]
     return observation, info
 
 
+def _close(env: GymEnv, row: int) -> None:
+    try:
+        env.close()
+    except Exception as error:
+        raise EnvError(
+            f"row {row} failed in close(): {type(error).__name__}: {error}"
+        ) from error
+
+
 class GymRows:
     """Environments of some neighbouring rows, stepped one after another in this process.
 
@@ -241,8 +248,8 @@ class GymRows:
     def close(self) -> None:
         """Close every environment, in order, even where one of them fails to."""
         with ExitStack() as closing:
-            for env in reversed(self._envs):
-                closing.callback(env.close)
+            for row in reversed(range(len(self._envs))):
+                closing.callback(_close, self._envs[row], self._first_row + row)
 
     def _begin_step(self) -> None:
         self._step += 1

@@ -95,5 +95,5 @@ class SerialVecEnv:
     def _close_after(self, error: EnvError) -> None:
         try:
             self.close()
-        except Exception as second:  # noqa: BLE001 (the first error is the one to raise)
+        except EnvError as second:
             error.add_note(f"closing the environments failed too: {second}")

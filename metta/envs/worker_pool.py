@@ -92,8 +92,8 @@ class WorkerPool:
         process.start()
         command_reader.close()
         answer_writer.close()
-        spans = [f"{first}-{stop - 1}" for first, stop in job.row_ranges]
-        worker = _Worker(job.index, ", ".join(spans), process, command_writer, answer_reader)
+        rows = [str(row) for first, stop in job.row_ranges for row in range(first, stop)]
+        worker = _Worker(job.index, ", ".join(rows), process, command_writer, answer_reader)
         self._workers.append(worker)
         for descriptor in (answer_reader.fileno(), process.sentinel):
             self._by_descriptor[descriptor] = worker

@@ -1,0 +1,52 @@
+# Needs Python 3.11+, pip, gcc and make; everything else is installed into .venv.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml setup.py metta/ops/_native.c
+
+.PHONY: help train test check format setup learning bench clean
+
+help:
+	@echo "make train      set up and train CartPole to a solved policy (under a minute)"
+	@echo "make test       set up and run every check of this project: lint, types, layers, tests"
+	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
+	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
+
+$(VENV)/train-installed: $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[plot]'
+	@touch $@
+
+$(VENV)/dev-installed: $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/train-installed
+
+setup: $(VENV)/dev-installed
+
+train: $(VENV)/train-installed
+	$(BIN)/metta train
+
+test: setup check
+
+check:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest --cov --cov-report=term:skip-covered
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+learning: setup
+	$(BIN)/pytest tests/learning -m slow -s
+
+bench: setup
+	$(BIN)/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .coverage*

@@ -1,0 +1,91 @@
+"""`metta`: train from the command line."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from metta import __version__
+from metta.errors import ConfigError, MettaError
+
+__all__ = ["main"]
+
+_OK, _FAILED, _INTERRUPTED = 0, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns 0, or 2 for an error that was explained, or 130 after Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    if options.command is None:
+        _parser().print_help()
+        return _OK
+    try:
+        from metta.cli.train import train  # torch loads here, not for --help
+
+        return train(
+            env=options.env,
+            settings=_settings(options.settings),
+            output=Path(options.output),
+            eval_episodes=options.eval_episodes,
+        )
+    except MettaError as error:
+        print(f"metta: {type(error).__name__}: {error}", file=sys.stderr)
+        return _FAILED
+    except KeyboardInterrupt:
+        print("metta: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="metta", description="PPO training, from one command to single parts."
+    )
+    parser.add_argument("--version", action="version", version=f"metta {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    train = commands.add_parser(
+        "train",
+        help="train a policy on a Gymnasium environment",
+        description=(
+            "Trains PPO, shows progress, scores the result on fresh episodes, and saves policy, "
+            "metrics and learning curve under the output folder."
+        ),
+        epilog=(
+            "Settings go by any usual name, e.g.: metta train Acrobot-v1 learning_rate=1e-3 n_steps=256"
+        ),
+    )
+    train.add_argument(
+        "env", nargs="?", default="CartPole-v1", help="Gymnasium id (default: %(default)s)"
+    )
+    train.add_argument(
+        "settings", nargs="*", metavar="NAME=VALUE", help="settings laid over the preset"
+    )
+    train.add_argument(
+        "--output",
+        default="runs",
+        metavar="DIR",
+        help="where runs are saved (default: %(default)s)",
+    )
+    train.add_argument(
+        "--eval-episodes",
+        type=int,
+        default=20,
+        metavar="N",
+        help="fresh episodes that score the final policy; 0: none (default: %(default)s)",
+    )
+    return parser
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(
+                f"{pair!r} is not a setting; write NAME=VALUE, e.g. learning_rate=1e-3"
+            )
+        settings[name] = value
+    return settings
+
+
+if __name__ == "__main__":
+    sys.exit(main())
