@@ -63,6 +63,10 @@ class MissingExtraError(MettaError):
             f"{purpose} needs the package {package!r}, which is not installed; "
             f"install it with: pip install 'metta-rl[{extra}]'"
         )
+        self._made_of = package, extra, purpose
+
+    def __reduce__(self) -> tuple[type["MissingExtraError"], tuple[str, str, str]]:
+        return type(self), self._made_of
 
 
 class MettaWarning(UserWarning):

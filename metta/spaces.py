@@ -165,10 +165,12 @@ def obs_spec_of(space: spaces.Space[Any]) -> ObsSpec:
     def visit(node: spaces.Space[Any], path: Path) -> None:
         if isinstance(node, spaces.Dict):
             for key, child in node.spaces.items():
+                if not isinstance(key, str):
+                    raise SpaceError(f"key {key!r} of {node} is not a string; rename it")
                 if key == MASK_KEY:
                     mask_paths.append((*path, key))
                 else:
-                    visit(child, (*path, str(key)))
+                    visit(child, (*path, key))
         elif isinstance(node, spaces.Tuple):
             for position, child in enumerate(node.spaces):
                 visit(child, (*path, position))
@@ -178,12 +180,17 @@ def obs_spec_of(space: spaces.Space[Any]) -> ObsSpec:
     visit(space, ())
     if not leaves:
         raise SpaceError(f"observation space {space} holds nothing a policy could see")
+    if len({leaf.key for leaf in leaves}) < len(leaves) or len(mask_paths) > 1:
+        raise SpaceError(
+            f"observation space {space} has two entries of one name ({MASK_KEY!r} counts everywhere, and "
+            "'a/b' is also b inside a); rename one of them"
+        )
     return ObsSpec(tuple(leaves), mask_paths[0] if mask_paths else None)
 
 
 def _leaf_of(space: spaces.Space[Any], path: Path) -> ObsLeaf:
     key = "/".join(str(step) for step in path) or PLAIN_KEY
-    builder = _LEAF_BUILDERS.get(type(space))
+    builder = next((make for kind, make in _LEAF_BUILDERS.items() if isinstance(space, kind)), None)
     if builder is None:
         raise SpaceError(
             f"observation {key!r} is a {type(space).__name__} space, which metta does not read; "

@@ -13,7 +13,7 @@ import numpy as np
 
 from metta.errors import StateError
 
-__all__ = ["StateRegistry", "Stateful", "digest_of"]
+__all__ = ["NamedState", "StateRegistry", "Stateful", "digest_of"]
 
 
 @runtime_checkable
@@ -32,6 +32,25 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> Any:
         """Take back what `state_dict` gave."""
         ...
+
+
+class NamedState:
+    """Gives an object with `state_dict` and `load_state_dict` the name under which its state is kept."""
+
+    state_version = 1
+
+    def __init__(self, name: str, part: Any) -> None:
+        self.state_name = name
+        self.part = part
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The object's own state."""
+        state: Mapping[str, Any] = self.part.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Give the object its state back."""
+        self.part.load_state_dict(state)
 
 
 class StateRegistry:
@@ -97,10 +116,11 @@ def digest_of(value: Any) -> str:
 
 
 def _feed(digest: Any, value: Any) -> None:
+    """Every value in a form that no other value has, so that nothing can be read in two ways."""
     if isinstance(value, Mapping):
         digest.update(b"{")
-        for key in sorted(value, key=str):
-            digest.update(json.dumps(str(key)).encode())
+        for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
+            digest.update(f"{json.dumps([type(key).__name__, str(key)])}:".encode())
             _feed(digest, value[key])
         digest.update(b"}")
     elif isinstance(value, list | tuple):
@@ -109,8 +129,29 @@ def _feed(digest: Any, value: Any) -> None:
             _feed(digest, item)
         digest.update(b"]")
     elif hasattr(value, "detach") or isinstance(value, np.ndarray | np.generic):
-        tensor = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-        digest.update(f"{tensor.dtype.str}{tensor.shape}".encode())
-        digest.update(np.ascontiguousarray(tensor).tobytes())
+        kind, array = _as_array(value)
+        digest.update(f"{kind}{tuple(value.shape)}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    elif value is None or isinstance(value, bool | int | float | str):
+        digest.update(json.dumps(value).encode() + b"\n")
     else:
-        digest.update(json.dumps(value).encode())
+        raise StateError(
+            f"a {type(value).__name__} has no digest; state is made of tensors, arrays, mappings, "
+            "sequences, numbers, strings, booleans and None"
+        )
+
+
+def _as_array(value: Any) -> tuple[str, np.ndarray]:
+    """Name of the dtype and the bytes of a tensor or array, also where NumPy lacks the dtype."""
+    if hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        try:
+            value = tensor.numpy()
+        except TypeError:  # bfloat16 and smaller floats
+            import torch  # a tensor is here, so torch is loaded; configuration must not load it
+
+            return str(tensor.dtype), tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise StateError("an array of Python objects has no digest; store numbers")
+    return array.dtype.str, array

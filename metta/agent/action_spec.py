@@ -95,7 +95,7 @@ def action_spec_of(space: spaces.Space[Any], *, squash: bool = False) -> ActionS
     if squash and not isinstance(space, spaces.Box):
         raise ConfigError(f"squash=True needs a Box action space, but the space is {space}")
     if isinstance(space, spaces.Discrete):
-        return DiscreteSpec(int(space.n), int(space.start))
+        return DiscreteSpec(int(space.n), int(space.start), env_dtype=space.dtype)
     if isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(int(n) for n in space.nvec.ravel())
         starts = tuple(int(s) for s in np.broadcast_to(space.start, space.nvec.shape).ravel())
@@ -116,8 +116,11 @@ def _box_spec(space: spaces.Box, squash: bool) -> BoxSpec:
         raise SpaceError(
             f"Box actions must be floats, but the space is {space}; use MultiDiscrete for integers"
         )
-    low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
-    if squash and not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise ConfigError(f"squash=True needs finite bounds, but the action space is {space}")
+    low, high = space.low.ravel(), space.high.ravel()
+    if squash and not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise ConfigError(
+            f"squash=True needs finite bounds with low < high, but the action space is {space}; "
+            "give the space bounds, or use squash=False, which clips"
+        )
     kind = SquashedBoxSpec if squash else BoxSpec
     return kind(low, high, tuple(space.shape), space.dtype)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["ActorCritic", "RecurrentActorCritic"]
 
 _ACTOR_GAIN = 0.01
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def _encoder(spec: ObsSpec, config: "AgentConfig") -> ObsEncoder:
@@ -40,6 +41,15 @@ class Heads(nn.Module):
 
     def forward(self, actor_features: Tensor, critic_features: Tensor) -> tuple[Tensor, Tensor]:
         """Parameters ``[..., P]`` and value ``[...]``."""
+        # asked by name and not through the features, which have no device while a graph is traced
+        reduced = next((kind for kind in _DEVICES if torch.is_autocast_enabled(kind)), None)
+        if reduced is None:
+            return self._outputs(actor_features, critic_features)
+        with torch.autocast(reduced, enabled=False):
+            kind = self.actor.weight.dtype
+            return self._outputs(actor_features.to(kind), critic_features.to(kind))
+
+    def _outputs(self, actor_features: Tensor, critic_features: Tensor) -> tuple[Tensor, Tensor]:
         params = self.actor(actor_features)
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand_as(params)], -1)
@@ -54,7 +64,7 @@ class ActorCritic(nn.Module):
     def __init__(self, spec: ObsSpec, action_spec: ActionSpec, config: "AgentConfig") -> None:
         super().__init__()
         self.encoder = _encoder(spec, config)
-        share = config.share_encoder or any(leaf.is_grid for leaf in spec.leaves)
+        share = config.share_encoder or self.encoder.uses_grid
         self.critic_encoder = None if share else _encoder(spec, config)
         self.heads = Heads(self.encoder.output_size, action_spec, config)
 

@@ -8,16 +8,19 @@ import torch
 from torch import Tensor
 
 from metta.agent.action_spec import draw_noise
-from metta.agent.normalizers import RunningNormalizer
+from metta.agent.actor_check import random_mask, random_obs, same_actions
+from metta.agent.evaluation_mode import evaluating
 from metta.agent.numpy_program import NumpyProgram
 from metta.agent.output import State
 from metta.agent.policy import Policy
-from metta.errors import ActorError
+from metta.errors import ActorError, ConfigError, did_you_mean
 
 __all__ = ["Actor", "EagerActor", "NumpyActor", "check_actor", "make_actor"]
 
-_TOLERANCE = 1e-4
+_KINDS = ("auto", "eager", "numpy")
 _CHECKED_BATCHES = 16
+_STALE_DIFFERENCE = 1e-4
+_WRONG_DIFFERENCE = 1e-2
 
 
 class Actor(Protocol):
@@ -64,7 +67,8 @@ class EagerActor:
     ) -> tuple[dict[str, Tensor], State]:
         """One forward of ``[1, n]``."""
         policy, device = self.policy, self.policy.device
-        with torch.inference_mode():
+        # not inference mode: autograd would refuse the results, and what modules cached meanwhile
+        with torch.no_grad():
             leaves = {key: torch.from_numpy(leaf).to(device)[None] for key, leaf in obs.items()}
             output = policy(leaves, state, torch.from_numpy(starts).to(device)[None])
             params = output.dist_params[0]
@@ -82,28 +86,28 @@ class NumpyActor:
     produces = frozenset({"action"})
 
     def __init__(self, policy: Policy, num_rows: int) -> None:
-        if policy.is_recurrent or policy.device.type != "cpu" or policy.dtype != torch.float32:
-            raise ActorError("only feed-forward float32 policies on the CPU have a NumPy actor")
-        if policy.precision != torch.float32:
-            raise ActorError("reduced precision has no NumPy actor")
-        if any(leaf.kind == "discrete" for leaf in policy.obs_spec.leaves):
-            raise ActorError("discrete observations have no NumPy actor")
-        self.policy = policy
-        example = self._inputs(policy.obs_spec.zeros(num_rows))
-        self.program = NumpyProgram(policy.module, example)
+        _require_simple(policy)
+        self.num_rows = num_rows
+        self._example = random_obs(
+            policy.obs_spec, np.random.Generator(np.random.PCG64(0)), num_rows
+        )
+        self.moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._trace(policy)
         self.refresh(policy)
 
     def refresh(self, policy: Policy) -> None:
-        """Copy weights and normaliser moments."""
-        self.policy = policy
-        self.program.refresh()
-        log_std = policy.log_std
-        self.log_std = None if log_std is None else log_std.detach().numpy().copy()
-        self.moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        if policy.obs_normalizer is not None:
-            for key, leaf in policy.obs_normalizer.leaves.items():
-                assert isinstance(leaf, RunningNormalizer)
-                self.moments[key] = (leaf.shift.numpy().copy(), leaf.scale.numpy().copy())
+        """Copy weights and normaliser moments, and hold them once more to `Policy.forward`."""
+        _require_simple(policy)
+        if policy.module is not self.program.module:
+            self._trace(policy)
+        self._copy(policy)
+        if self._difference() <= _STALE_DIFFERENCE:
+            return
+        # a Python attribute that was a constant of the trace has changed
+        self._trace(policy)
+        self._copy(policy)
+        if not self._difference() <= _WRONG_DIFFERENCE:
+            raise ActorError("the actor no longer agrees with the policy; use actor='eager'")
 
     def act(
         self,
@@ -114,48 +118,89 @@ class NumpyActor:
         noise: np.ndarray,
     ) -> tuple[dict[str, Tensor], State]:
         """NumPy for the network, the action specification for the sample."""
-        params = self.program.run(self._inputs(obs))
+        if len(noise) != self.num_rows:
+            raise ActorError(f"this actor is for {self.num_rows} rows, but got {len(noise)}")
+        legal = None if mask is None else torch.from_numpy(mask)
+        params = torch.from_numpy(self._params(obs))
+        return {
+            "action": self.policy.action_spec.sample(params, torch.from_numpy(noise), legal)
+        }, state
+
+    def _trace(self, policy: Policy) -> None:
+        self.policy = policy
+        with np.errstate(all="ignore"):
+            self.program = NumpyProgram(policy.module, self._inputs(self._example))
+
+    def _copy(self, policy: Policy) -> None:
+        self.policy = policy
+        with np.errstate(all="ignore"):
+            self.program.refresh()
+        log_std = policy.log_std
+        self.log_std = None if log_std is None else log_std.detach().numpy().copy()
+        self.moments = {}
+        if policy.obs_normalizer is not None:
+            for key in policy.obs_normalizer.keys:
+                leaf = policy.obs_normalizer.leaf(key)
+                self.moments[key] = (leaf.shift.numpy().copy(), leaf.scale.numpy().copy())
+
+    def _params(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        # like torch, NumPy shall overflow to infinity without a word
+        with np.errstate(all="ignore"):
+            params = self.program.run(self._inputs(obs))
         if self.log_std is not None:
             log_std = np.broadcast_to(self.log_std, params.shape)
             params = np.concatenate([params, log_std], -1)
-        legal = None if mask is None else torch.from_numpy(mask)
-        with torch.inference_mode():
-            action = self.policy.action_spec.sample(
-                torch.from_numpy(params), torch.from_numpy(noise), legal
-            )
-        return {"action": action}, state
+        # torch takes no read-only arrays, and a network may end in a broadcast
+        return params if params.flags.writeable else params.copy()
 
     def _inputs(self, obs: Mapping[str, np.ndarray]) -> object:
         policy = self.policy
         leaves = {}
         for key, leaf in obs.items():
             values = leaf if leaf.dtype == np.float32 else leaf.astype(np.float32)
-            if policy.obs_normalizer is not None and key in self.__dict__.get("moments", {}):
+            if policy.obs_normalizer is not None and key in self.moments:
                 shift, scale = self.moments[key]
                 clip = policy.obs_normalizer.clip
                 values = np.clip((values - shift) / scale, -clip, clip)
             leaves[key] = values
         return leaves if policy.takes_leaves else policy.obs_spec.nest(leaves)
 
+    def _difference(self) -> float:
+        """Largest deviation from `Policy.forward`, relative to the largest parameter."""
+        leaves = {key: torch.from_numpy(leaf)[None] for key, leaf in self._example.items()}
+        with torch.no_grad(), evaluating(self.policy):
+            wanted: np.ndarray = self.policy(leaves).dist_params[0].numpy()
+        found = self._params(self._example)
+        same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+        with np.errstate(all="ignore"):
+            gaps = np.where(same, 0.0, np.abs(found - wanted))
+        return float(gaps.max() / (1.0 + np.abs(wanted).max(initial=0.0, where=~np.isnan(wanted))))
+
 
 def check_actor(actor: Actor, policy: Policy, num_rows: int) -> None:
     """Compare an actor with `Policy.forward` on random observations; disagreement is `ActorError`.
 
-    Discrete actions must be equal under the same noise, continuous ones to 1e-4.
+    Under the same noise and masks discrete actions must be equal, except where two are tied to
+    rounding, and continuous ones to 1e-4. Both act in evaluation mode.
     """
     generator = np.random.Generator(np.random.PCG64(0))
-    eager = EagerActor(policy)
-    starts, state = np.ones(num_rows, bool), policy.initial_state(num_rows)
-    noise = draw_noise(policy.action_spec, generator, _CHECKED_BATCHES, num_rows)
-    for step in range(_CHECKED_BATCHES):
-        obs = {
-            key: generator.standard_normal(leaf.shape).astype(leaf.dtype)
-            for key, leaf in policy.obs_spec.zeros(num_rows).items()
-        }
-        found = actor.act(obs, state, starts, None, noise[step])[0]["action"]
-        wanted = eager.act(obs, state, starts, None, noise[step])[0]["action"]
-        if not torch.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
-            raise ActorError(f"the actor disagrees with the policy: {found} instead of {wanted}")
+    eager, spec = EagerActor(policy), policy.action_spec
+    states = [policy.initial_state(num_rows), policy.initial_state(num_rows)]
+    noise = draw_noise(spec, generator, _CHECKED_BATCHES, num_rows)
+    with evaluating(policy):
+        for step in range(_CHECKED_BATCHES):
+            obs = random_obs(policy.obs_spec, generator, num_rows)
+            mask = random_mask(spec, generator, num_rows) if step % 2 else None
+            starts = generator.random(num_rows) < (0.2 if step else 1.0)
+            found, states[0] = actor.act(obs, states[0], starts, mask, noise[step])
+            wanted, states[1] = eager.act(obs, states[1], starts, mask, noise[step])
+            legal = None if mask is None else torch.from_numpy(mask).to(policy.device)
+            drawn = torch.from_numpy(noise[step]).to(policy.device)
+            if not same_actions(spec, wanted["dist_params"], drawn, legal, found["action"]):
+                raise ActorError(
+                    f"the actor disagrees with the policy: {found['action']} instead of "
+                    f"{wanted['action']}"
+                )
 
 
 def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
@@ -163,14 +208,13 @@ def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
 
     Asking for ``numpy`` where it cannot be had is an `ActorError` that says why.
     """
+    if kind not in _KINDS:
+        raise ConfigError(f"actor={kind!r} is not one of {_KINDS}{did_you_mean(kind, _KINDS)}")
     if kind == "eager":
         return EagerActor(policy)
     try:
         actor = NumpyActor(policy, num_rows)
-        was_training = policy.training
-        policy.eval()
         check_actor(actor, policy, num_rows)
-        policy.train(was_training)
     except ActorError as error:
         if kind == "numpy":
             raise ActorError(
@@ -178,3 +222,12 @@ def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
             ) from error
         return EagerActor(policy)
     return actor
+
+
+def _require_simple(policy: Policy) -> None:
+    if policy.is_recurrent or policy.device.type != "cpu" or policy.dtype != torch.float32:
+        raise ActorError("only feed-forward float32 policies on the CPU have a NumPy actor")
+    if policy.precision != torch.float32:
+        raise ActorError("reduced precision has no NumPy actor")
+    if any(leaf.kind == "discrete" for leaf in policy.obs_spec.leaves):
+        raise ActorError("discrete observations have no NumPy actor")

@@ -96,6 +96,7 @@ class DiscreteSpec:
     noise_kind: Literal["gumbel", "normal"] = "gumbel"
     action_shape: tuple[int, ...] = ()
     action_dtype: torch.dtype = torch.int64
+    env_dtype: Any = np.int64
 
     @property
     def num_params(self) -> int:
@@ -121,8 +122,9 @@ class DiscreteSpec:
         return _masked(params, mask).argmax(-1)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        """Indices shifted by the space's start."""
-        return action + self.start if self.start else action
+        """Indices shifted by the space's start; a copy, so that no environment can edit a rollout."""
+        shifted: np.ndarray = action + self.start
+        return shifted.astype(self.env_dtype, copy=False)
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         """Log-softmax at the action."""
@@ -143,8 +145,10 @@ class DiscreteSpec:
 
 
 def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
-    return logits if mask is None else logits.masked_fill(~mask, MASKED_LOGIT)
+    return logits if mask is None else logits.masked_fill(mask.logical_not(), MASKED_LOGIT)
 
 
 def _categorical_entropy(log_probs: Tensor) -> Tensor:
-    return -(log_probs.exp() * log_probs).sum(-1)
+    # networks that mask themselves return -inf, and 0 * -inf is NaN
+    finite = log_probs.clamp_min(torch.finfo(log_probs.dtype).min)
+    return -(log_probs.exp() * finite).sum(-1)

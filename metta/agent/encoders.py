@@ -55,8 +55,7 @@ class GridStem(nn.Module):
 
     def __init__(self, leaf: ObsLeaf, kind: str) -> None:
         super().__init__()
-        # the channel axis is the outer axis with fewer entries
-        self.channels_last = leaf.shape[2] < leaf.shape[0]
+        self.channels_last = _has_channels_last(leaf.shape)
         height, width = leaf.shape[:2] if self.channels_last else leaf.shape[1:]
         channels = leaf.shape[2] if self.channels_last else leaf.shape[0]
         large = min(height, width) >= _NATURE_MINIMUM_PIXELS
@@ -77,6 +76,14 @@ class GridStem(nn.Module):
             grid = grid.movedim(-1, -3)
         features: Tensor = self.convolutions(grid * self.scale)
         return features
+
+
+def _has_channels_last(shape: tuple[int, ...]) -> bool:
+    """Frames are square if any two axes are; otherwise the outer axis with fewer entries is channels."""
+    first, middle, last = shape
+    if (first == middle) != (middle == last):
+        return first == middle
+    return last < first
 
 
 class VectorStem(nn.Module):
@@ -114,8 +121,8 @@ class ObsEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.keys = [leaf.key for leaf in spec.leaves]
-        uses_grid = kind != "mlp" and any(leaf.is_grid for leaf in spec.leaves)
-        if kind in ("simple_cnn", "nature_cnn") and not uses_grid:
+        self.uses_grid = kind != "mlp" and any(leaf.is_grid for leaf in spec.leaves)
+        if kind in ("simple_cnn", "nature_cnn") and not self.uses_grid:
             raise ConfigError(
                 f"agent {kind} needs an observation with height, width and channels, but the "
                 f"observations are {[(leaf.key, leaf.shape) for leaf in spec.leaves]}; use 'mlp'"
@@ -128,9 +135,9 @@ class ObsEncoder(nn.Module):
         self.has_categories = any(leaf.categories for leaf in spec.leaves)
         self.output_size = hidden_size
         size = sum(stem.output_size for stem in stems)
-        activate = nn.ReLU if uses_grid else ACTIVATIONS[activation]
+        activate = nn.ReLU if self.uses_grid else ACTIVATIONS[activation]
         layers: list[nn.Module] = []
-        for _ in range(1 if uses_grid else num_layers):
+        for _ in range(1 if self.uses_grid else num_layers):
             layers += [orthogonal(nn.Linear(size, hidden_size)), activate()]
             size = hidden_size
         self.dense = nn.Sequential(*layers)

@@ -11,6 +11,7 @@ from metta.agent.action_spec import ActionSpec, action_spec_of
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.agent.policy import Policy
 from metta.agent.recurrent import CORES
+from metta.errors import PolicyError
 from metta.seeding import derive_seed
 from metta.spaces import ObsSpec, obs_spec_of
 from metta.train.train_config import AgentConfig
@@ -39,7 +40,8 @@ def make_policy(
         action_spec_of(action_space, squash=config.squash),
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "weights"))
+        # the CPU's generator alone: torch.manual_seed would also reseed GPUs, which are not forked
+        torch.default_generator.manual_seed(derive_seed(seed, "weights"))
         module = builder(spec, action_spec, config)
     return Policy(module, observation_space, action_space, config)
 
@@ -52,9 +54,23 @@ def as_policy(
     *,
     seed: int,
 ) -> Policy:
-    """A `Policy` as it is, any other module wrapped, or for None the default agent."""
+    """A `Policy` as it is if it fits the spaces, any other module wrapped, for None the default."""
     if policy is None:
         return make_policy(observation_space, action_space, config, seed=seed)
     if isinstance(policy, Policy):
+        _require_same_spaces(policy, observation_space, action_space)
         return policy
     return Policy(policy, observation_space, action_space, config)
+
+
+def _require_same_spaces(
+    policy: Policy, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> None:
+    """Bounds of observations may differ; what the network reads, and all of its actions, may not."""
+    same_leaves = policy.obs_spec.leaves == obs_spec_of(observation_space).leaves
+    if not same_leaves or policy.action_space != action_space:
+        raise PolicyError(
+            f"the policy was made for observations {policy.observation_space} and actions "
+            f"{policy.action_space}, but the environment has {observation_space} and {action_space}; "
+            "make the policy with the environment's spaces"
+        )

@@ -14,7 +14,12 @@ __all__ = ["BoxSpec", "SquashedBoxSpec"]
 
 LOG_STD_RANGE = (-20.0, 2.0)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-_QUADRATURE_NODES = 24
+
+# Trapezoids over 5 deviations: for this smooth integrand better than Gauss-Hermite of equal cost.
+# Errors: 2e-6 nats up to deviation 1.6, 1e-5 at 2.7, 7e-3 at the largest, 7.4.
+_QUADRATURE_POINTS = np.linspace(-5.0, 5.0, 33)
+_QUADRATURE_SHARES = np.exp(-0.5 * _QUADRATURE_POINTS**2)
+_QUADRATURE_SHARES /= _QUADRATURE_SHARES.sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +62,9 @@ class BoxSpec:
         return _gaussian(params)[0]
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        """Clipped to the bounds; NaN is refused here, before an environment could meet it."""
-        return self._shaped(np.clip(action, self.low, self.high))
+        """Clipped to the bounds; NaN and infinity are refused before an environment meets them."""
+        _require_finite(action)
+        return self._shaped(action)
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:  # noqa: ARG002 (protocol)
         """Log-density of the unclipped sample, summed over dimensions."""
@@ -77,13 +83,8 @@ class BoxSpec:
         return self.log_prob(params, action, mask), self.entropy(params, mask)
 
     def _shaped(self, action: np.ndarray) -> np.ndarray:
-        if not np.isfinite(action).all():
-            row = int(np.flatnonzero(~np.isfinite(action).all(-1))[0])
-            raise NonFiniteError(
-                f"the policy produced a non-finite action in row {row}: {action[row]}; its "
-                "parameters or the observation hold NaN or infinity (try a lower learning rate)"
-            )
-        return action.reshape(len(action), *self.env_shape).astype(self.env_dtype, copy=False)
+        inside: np.ndarray = np.clip(action, self.low, self.high)
+        return inside.reshape(len(action), *self.env_shape).astype(self.env_dtype, copy=False)
 
 
 class SquashedBoxSpec(BoxSpec):
@@ -94,8 +95,11 @@ class SquashedBoxSpec(BoxSpec):
         return super().mode(params, mask)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        """``low + (tanh(action) + 1) / 2 * (high - low)``."""
-        return self._shaped(self.low + (np.tanh(action) + 1.0) * 0.5 * (self.high - self.low))
+        """``low + (tanh(action) + 1) / 2 * (high - low)``; NaN and infinity are refused."""
+        _require_finite(action)
+        share = (np.tanh(action) + 1.0) * 0.5
+        # this form of the line between the bounds cannot overflow
+        return self._shaped(self.low * (1.0 - share) + self.high * share)
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         """Log-density in the environment's units: the Gaussian's minus the log-Jacobian."""
@@ -103,17 +107,27 @@ class SquashedBoxSpec(BoxSpec):
         return super().log_prob(params, action, mask) - jacobian
 
     def entropy(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        """Gaussian entropy plus the expected log-Jacobian, by Gauss-Hermite quadrature."""
+        """Gaussian entropy plus the expected log-Jacobian, by quadrature."""
         mean, log_std = _gaussian(params)
-        nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
-        points = params.new_tensor(nodes)
-        shares = params.new_tensor(weights / weights.sum())
+        points = params.new_tensor(_QUADRATURE_POINTS)
+        shares = params.new_tensor(_QUADRATURE_SHARES)
         samples = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * points
         expected = (_log_tanh_slope(samples) * shares).sum(-1).sum(-1)
         return super().entropy(params, mask) + expected + self._log_scale()
 
     def _log_scale(self) -> float:
-        return float(np.log(0.5 * (self.high - self.low)).sum())
+        half_range = 0.5 * self.high.astype(np.float64) - 0.5 * self.low.astype(np.float64)
+        return float(np.log(half_range).sum())
+
+
+def _require_finite(action: np.ndarray) -> None:
+    finite = np.isfinite(action)
+    if not finite.all():
+        row = int(np.flatnonzero(~finite.all(-1))[0])
+        raise NonFiniteError(
+            f"the policy produced a non-finite action in row {row}: {action[row]}; its "
+            "parameters or the observation hold NaN or infinity (try a lower learning rate)"
+        )
 
 
 def _gaussian(params: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,8 @@
 """Running moments as part of a policy: saved, loaded and exported with its weights."""
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -9,12 +12,14 @@ from metta.spaces import ObsSpec
 __all__ = ["ObsNormalizer", "ReturnNormalizer", "RunningNormalizer"]
 
 _EPSILON = 1e-8
+_EXACT = ("count", "mean", "m2")
 
 
 class RunningNormalizer(nn.Module):
     """Mean and deviation of everything seen so far, over the leading axis.
 
-    Before the first `update` it changes nothing (mean 0, deviation 1).
+    Before the first row that counts it changes nothing (mean 0, deviation 1). The moments stay
+    float64 whatever type a policy is cast to; `shift` and `scale` are their copies in its type.
     """
 
     count: Tensor
@@ -39,8 +44,7 @@ class RunningNormalizer(nn.Module):
         self.count.copy_(total.count)
         self.mean.copy_(total.mean)
         self.m2.copy_(total.m2)
-        self.shift.copy_(total.mean)
-        self.scale.copy_((variance(total) + _EPSILON).sqrt())
+        self._publish()
 
     def normalize(self, values: Tensor) -> Tensor:
         """To mean 0 and deviation 1."""
@@ -50,6 +54,23 @@ class RunningNormalizer(nn.Module):
         """Back to raw units."""
         return values * self.scale + self.shift
 
+    def _publish(self) -> None:
+        deviation = (variance(Moments(self.count, self.mean, self.m2)) + _EPSILON).sqrt()
+        self.shift.copy_(self.mean)
+        self.scale.copy_(torch.where(self.count > 0, deviation, torch.ones_like(deviation)))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move and cast like any module, but never round the moments."""
+        exact = {name: getattr(self, name) for name in _EXACT}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # reason: torch leaves it untyped
+        for name, moments in exact.items():
+            moved = getattr(self, name)
+            if moved.dtype != moments.dtype:
+                setattr(self, name, moments.to(moved.device))
+        with torch.no_grad():
+            self._publish()
+        return self
+
 
 class ObsNormalizer(nn.Module):
     """A running normaliser for each float leaf; pixels and discrete values pass unchanged."""
@@ -57,27 +78,30 @@ class ObsNormalizer(nn.Module):
     def __init__(self, spec: ObsSpec, clip: float) -> None:
         super().__init__()
         self.clip = clip
-        self.leaves = nn.ModuleDict(
-            {
-                leaf.key: RunningNormalizer(leaf.shape)
-                for leaf in spec.leaves
-                if leaf.kind == "box" and leaf.dtype.kind == "f"
-            }
-        )
+        floats = [leaf for leaf in spec.leaves if leaf.kind == "box" and leaf.dtype.kind == "f"]
+        # by number: module names may not hold dots, nor be words such as "values" or "type"
+        self.leaves = nn.ModuleList([RunningNormalizer(leaf.shape) for leaf in floats])
+        self._numbers = {leaf.key: number for number, leaf in enumerate(floats)}
 
     def forward(self, key: str, values: Tensor) -> Tensor:
         """One leaf, normalised and clipped."""
-        if key not in self.leaves:
+        if key not in self._numbers:
             return values
-        return self._leaf(key).normalize(values).clamp(-self.clip, self.clip)
+        return self.leaf(key).normalize(values).clamp(-self.clip, self.clip)
 
     def update(self, key: str, values: Tensor, weights: Tensor) -> None:
         """Take in one leaf ``[B, ...]``."""
-        if key in self.leaves:
-            self._leaf(key).update(values, weights)
+        if key in self._numbers:
+            self.leaf(key).update(values, weights)
 
-    def _leaf(self, key: str) -> RunningNormalizer:
-        leaf = self.leaves[key]
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Leaves that are normalised."""
+        return tuple(self._numbers)
+
+    def leaf(self, key: str) -> RunningNormalizer:
+        """The normaliser of one leaf."""
+        leaf = self.leaves[self._numbers[key]]
         assert isinstance(leaf, RunningNormalizer)
         return leaf
 

@@ -5,21 +5,25 @@ module, keeps only what the distribution parameters depend on (the critic falls 
 preallocated arrays. Any operation it does not know raises `ActorError`: the caller then acts eagerly.
 """
 
-import operator
-from collections.abc import Callable
+import copy
 from typing import Any
 
 import numpy as np
-import torch
 from torch import fx, nn
 
+from metta.agent.numpy_steps import (
+    FUNCTIONS,
+    LAYERS,
+    METHODS,
+    Step,
+    Values,
+    call_step,
+    constant_step,
+)
 from metta.agent.output import PolicyOutput
 from metta.errors import ActorError
 
 __all__ = ["NumpyProgram"]
-
-Values = dict[fx.Node, Any]
-Step = Callable[[Values], None]
 
 
 class NumpyProgram:
@@ -27,16 +31,20 @@ class NumpyProgram:
 
     program = NumpyProgram(module, {"obs": array})
     params = program.run({"obs": array})        # [n, P], valid until the next run
+
+    Numbers that the module keeps as plain Python attributes are constants of its trace: after such a
+    change a new program is needed. Weights and buffers are copied by `refresh`.
     """
 
     def __init__(self, module: nn.Module, example: Any) -> None:
         self.module = module
         try:
-            self.graph = _ActionTracer().trace(module)
-        except (
-            Exception
-        ) as error:  # tracing runs users' code: whatever it raises means "not traceable"
+            # a copy, since tracing may leave its placeholders and constants in the module
+            self._traced = copy.deepcopy(module).eval()
+            self.graph = fx.Tracer().trace(self._traced)
+        except Exception as error:  # users' code: whatever it raises means "not traceable"
             raise ActorError(f"the module cannot be traced: {error}") from error
+        _refuse_in_place(self.graph, self._traced)
         self.output = _action_node(self.graph)
         self.nodes = _needed(self.graph, self.output)
         self._example = example
@@ -44,18 +52,22 @@ class NumpyProgram:
 
     def refresh(self) -> None:
         """Copy the module's present weights."""
-        modules = dict(self.module.named_modules())
+        _refuse_hooks(self.module)
+        steps: list[Step] = []
         values: Values = {}
-        self.steps: list[Step] = []
         for node in self.nodes:
             if node.op == "placeholder":
                 self.input = node
                 values[node] = self._example
                 continue
-            step = _compile(node, modules, self.module, values)
-            step(values)
-            self.steps.append(step)
-        self.values = values
+            try:
+                step = self._compile(node, values)
+                step(values)
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                raise ActorError(f"operation {node.target} has no NumPy form: {error}") from error
+            _refuse_wide_floats(node, values[node])
+            steps.append(step)
+        self.steps, self.values = steps, values
 
     def run(self, obs: Any) -> np.ndarray:
         """Distribution parameters ``[n, P]`` of observations in the module's own nesting."""
@@ -66,15 +78,38 @@ class NumpyProgram:
         params: np.ndarray = values[self.output]
         return params
 
+    def _compile(self, node: fx.Node, values: Values) -> Step:
+        if node.op == "call_module":
+            layer = self.module.get_submodule(str(node.target))
+            builder = LAYERS.get(type(layer))
+            if builder is None:
+                raise ActorError(f"layer {type(layer).__name__} has no NumPy form")
+            _refuse_hooks(layer)
+            source = node.args[0]
+            if not isinstance(source, fx.Node):
+                raise ActorError(f"layer {node.target} is not called on a tensor")
+            return builder(layer, node, source, values)
+        if node.op == "get_attr":
+            return constant_step(node, self._attribute(str(node.target)))
+        known: dict[Any, Any] = METHODS if node.op == "call_method" else FUNCTIONS
+        function = known.get(node.target)
+        if function is None:
+            raise ActorError(f"operation {node.target} has no NumPy form")
+        return call_step(node, function)
 
-class _ActionTracer(fx.Tracer):
-    """Records layers of `torch.nn` as they are and traces through everything else."""
+    def _attribute(self, path: str) -> Any:
+        owner, _, name = path.rpartition(".")
+        part = self.module.get_submodule(owner)
+        # constants that appeared while tracing exist only in the traced copy
+        return getattr(part if hasattr(part, name) else self._traced.get_submodule(owner), name)
 
 
 def _action_node(graph: fx.Graph) -> fx.Node:
     result = next(node for node in graph.nodes if node.op == "output").args[0]
-    if isinstance(result, PolicyOutput):
-        result = result.dist_params
+    if isinstance(result, fx.Node) and result.target is PolicyOutput:
+        # a NamedTuple is a call in the graph
+        fields = dict(zip(PolicyOutput._fields, result.args, strict=False)) | result.kwargs
+        result = fields["dist_params"]
     elif isinstance(result, tuple) and len(result) == 2:
         result = result[0]
     elif isinstance(result, dict) and "action_logits" in result:
@@ -93,180 +128,27 @@ def _needed(graph: fx.Graph, output: fx.Node) -> list[fx.Node]:
             todo += node.all_input_nodes
     nodes = [node for node in graph.nodes if node in wanted]
     if sum(node.op == "placeholder" for node in nodes) != 1:
-        raise ActorError("the module takes more than the observation")
+        raise ActorError("the action parameters depend on more, or on less, than the observation")
     return nodes
 
 
-def _compile(node: fx.Node, modules: dict[str, nn.Module], root: nn.Module, values: Values) -> Step:
-    if node.op == "call_module":
-        layer = modules[str(node.target)]
-        builder = _LAYERS.get(type(layer))
-        if builder is None:
-            raise ActorError(f"layer {type(layer).__name__} has no NumPy form")
-        return builder(layer, node, node.args[0], values)
-    if node.op == "get_attr":
-        return _constant(node, _attribute(root, str(node.target)))
-    function = _FUNCTIONS.get(node.target) if node.op != "call_method" else None
-    if node.op == "call_method":
-        function = _METHODS.get(str(node.target))
-    if function is None or node.kwargs:
-        raise ActorError(f"operation {node.target} has no NumPy form")
-    return _call(node, function)
+def _refuse_in_place(graph: fx.Graph, module: nn.Module) -> None:
+    """In-place operations act on tensors that others read, which the graph does not show."""
+    for node in graph.nodes:
+        name = str(node.target)
+        layer = module.get_submodule(name) if node.op == "call_module" else None
+        overwrites = node.kwargs.get("inplace", False) or getattr(layer, "inplace", False)
+        shared = any(len(source.users) > 1 for source in node.all_input_nodes)
+        if (overwrites and shared) or (node.op == "call_method" and name.endswith("_")):
+            raise ActorError(f"operation {name} works in place on what others read")
 
 
-def _call(node: fx.Node, function: Callable[..., Any]) -> Step:
-    arguments = node.args
-
-    def step(values: Values) -> None:
-        values[node] = function(*fx.map_arg(arguments, lambda used: values[used]))
-
-    return step
+def _refuse_hooks(part: nn.Module) -> None:
+    if part._forward_hooks or part._forward_pre_hooks:
+        raise ActorError(f"{type(part).__name__} has forward hooks, which only torch runs")
 
 
-def _constant(node: fx.Node, value: Any) -> Step:
-    array = _array(value) if isinstance(value, torch.Tensor) else value
-
-    def step(values: Values) -> None:
-        values[node] = array
-
-    return step
-
-
-def _attribute(root: nn.Module, path: str) -> Any:
-    value: Any = root
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy().copy()
-    return array
-
-
-def _linear(layer: nn.Module, node: fx.Node, source: Any, values: Values) -> Step:
-    assert isinstance(layer, nn.Linear)
-    weight = np.ascontiguousarray(_array(layer.weight).T)
-    bias = None if layer.bias is None else _array(layer.bias)
-    rows = np.shape(values[source])[:-1]
-    out = np.empty((*rows, layer.out_features), weight.dtype)
-
-    def step(values: Values) -> None:
-        np.matmul(values[source], weight, out=out)
-        if bias is not None:
-            np.add(out, bias, out=out)
-        values[node] = out
-
-    return step
-
-
-def _elementwise(function: Callable[..., Any]) -> Callable[..., Step]:
-    def build(layer: nn.Module, node: fx.Node, source: Any, values: Values) -> Step:  # noqa: ARG001 (signature of builders)
-        out = np.empty_like(values[source])
-
-        def step(values: Values) -> None:
-            values[node] = function(values[source], out=out)
-
-        return step
-
-    return build
-
-
-def _relu(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    result: np.ndarray = np.maximum(array, 0, out=out)
-    return result
-
-
-def _sigmoid(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    result: np.ndarray = np.negative(array, out=out)
-    np.exp(result, out=result)
-    np.add(result, 1, out=result)
-    np.reciprocal(result, out=result)
-    return result
-
-
-def _silu(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    result = _sigmoid(array, out)
-    np.multiply(result, array, out=result)
-    return result
-
-
-def _elu(layer: nn.Module, node: fx.Node, source: Any, values: Values) -> Step:
-    assert isinstance(layer, nn.ELU)
-    alpha = layer.alpha
-    out = np.empty_like(values[source])
-
-    def step(values: Values) -> None:
-        array = values[source]
-        np.expm1(np.minimum(array, 0, out=out), out=out)
-        np.multiply(out, alpha, out=out)
-        values[node] = np.where(array > 0, array, out)
-
-    return step
-
-
-def _identity(layer: nn.Module, node: fx.Node, source: Any, values: Values) -> Step:  # noqa: ARG001 (signature of builders)
-    return _call_with(node, source, lambda array: array)
-
-
-def _flatten_layer(layer: nn.Module, node: fx.Node, source: Any, values: Values) -> Step:  # noqa: ARG001 (signature of builders)
-    assert isinstance(layer, nn.Flatten)
-    start, end = layer.start_dim, layer.end_dim
-    return _call_with(node, source, lambda array: _flatten(array, start, end))
-
-
-def _call_with(node: fx.Node, source: Any, function: Callable[[Any], Any]) -> Step:
-    def step(values: Values) -> None:
-        values[node] = function(values[source])
-
-    return step
-
-
-def _flatten(array: np.ndarray, start: int = 0, end: int = -1) -> np.ndarray:
-    last = end % array.ndim
-    return array.reshape(*array.shape[:start], -1, *array.shape[last + 1 :])
-
-
-def _concatenate(arrays: Any, axis: int = 0) -> np.ndarray:
-    return np.concatenate(arrays, axis)
-
-
-def _to(array: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    return array.astype(torch.empty(0, dtype=dtype).numpy().dtype, copy=False)
-
-
-_LAYERS: dict[type[nn.Module], Callable[[nn.Module, fx.Node, Any, Values], Step]] = {
-    nn.Linear: _linear,
-    nn.Tanh: _elementwise(np.tanh),
-    nn.ReLU: _elementwise(_relu),
-    nn.Sigmoid: _elementwise(_sigmoid),
-    nn.SiLU: _elementwise(_silu),
-    nn.ELU: _elu,
-    nn.Flatten: _flatten_layer,
-    nn.Identity: _identity,
-    nn.Dropout: _identity,  # acting is in evaluation mode
-}
-
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    operator.getitem: operator.getitem,
-    operator.add: operator.add,
-    operator.sub: operator.sub,
-    operator.mul: operator.mul,
-    operator.truediv: operator.truediv,
-    torch.tanh: np.tanh,
-    torch.relu: _relu,
-    nn.functional.relu: _relu,
-    torch.sigmoid: _sigmoid,
-    torch.flatten: _flatten,
-    torch.cat: _concatenate,
-}
-
-_METHODS: dict[str, Callable[..., Any]] = {
-    "tanh": np.tanh,
-    "relu": _relu,
-    "sigmoid": _sigmoid,
-    "flatten": _flatten,
-    "to": _to,
-    "float": lambda array: array.astype(np.float32, copy=False),
-    "expand_as": lambda array, other: np.broadcast_to(array, other.shape),
-}
+def _refuse_wide_floats(node: fx.Node, value: Any) -> None:
+    """Where NumPy's promotion differs from torch's, a float64 appears in a float32 network."""
+    if getattr(value, "dtype", None) == np.float64:
+        raise ActorError(f"operation {node.target} gives float64")

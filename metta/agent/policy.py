@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from metta.agent.action_spec import ActionSpec, action_spec_of
+from metta.agent.evaluation_mode import evaluating
 from metta.agent.gaussian import BoxSpec
+from metta.agent.module_output import read_output, require_shapes
 from metta.agent.normalizers import ObsNormalizer, ReturnNormalizer
 from metta.agent.output import Obs, PolicyOutput, State
 from metta.errors import PolicyError
@@ -18,10 +21,7 @@ from metta.train.train_config import AgentConfig
 
 __all__ = ["Policy"]
 
-_ACCEPTED = (
-    "(logits, value), a dict with 'action_logits' and 'value', or a PolicyOutput; a recurrent module "
-    "also has initial_state(num_rows) and is called as module(obs, state, starts)"
-)
+_PROBED_STEPS, _PROBED_ROWS = 2, 3
 
 
 class Policy(nn.Module):
@@ -52,17 +52,18 @@ class Policy(nn.Module):
         self.action_spec: ActionSpec = action_spec_of(action_space, squash=config.squash)
         self.is_recurrent = hasattr(module, "initial_state")
         self.precision = torch.float32
-        self.obs_normalizer = (
-            ObsNormalizer(self.obs_spec, config.observation_clip)
-            if config.normalize_observations
-            else None
-        )
-        self.return_normalizer = ReturnNormalizer() if config.normalize_returns else None
-        self.log_std: nn.Parameter | None = None
+        self.takes_leaves = bool(getattr(module, "takes_leaves", False))
         # one float parameter that tells device and type; in a list, so that it is not registered twice
         floats = (p for p in module.parameters() if p.dtype.is_floating_point)
         self._anchor: list[Tensor] = [next(floats, torch.empty(0))]
-        self.takes_leaves = bool(getattr(module, "takes_leaves", False))
+        self.obs_normalizer: ObsNormalizer | None = None
+        if config.normalize_observations:
+            normalizer = ObsNormalizer(self.obs_spec, config.observation_clip)
+            self.obs_normalizer = normalizer.to(self.device, self.dtype)
+        self.return_normalizer: ReturnNormalizer | None = None
+        if config.normalize_returns:
+            self.return_normalizer = ReturnNormalizer().to(self.device, self.dtype)
+        self.log_std: nn.Parameter | None = None
         self._fit_to_actions(config)
 
     @property
@@ -116,17 +117,16 @@ class Policy(nn.Module):
     def _prepare(self, key: str, leaf: Tensor) -> Tensor:
         spec = self._leaf_specs[key]
         if spec.kind == "discrete":
-            return leaf - self._starts[key] if any(spec.starts) else leaf
+            return leaf - self._starts[key].to(leaf.device) if any(spec.starts) else leaf
         leaf = leaf.to(self.dtype)
         return leaf if self.obs_normalizer is None else self.obs_normalizer(key, leaf)
 
     def _finish(self, raw: Any, lead: tuple[int, ...]) -> PolicyOutput:
-        params, value, state, extras = _unpack(raw)
-        if params.dtype in (torch.bfloat16, torch.float16):
-            params, value = params.float(), value.float()
+        params, value, state, extras = read_output(raw)
+        params, value = _full_precision(params), _full_precision(value)
         if not self.is_recurrent:
             params = params.unflatten(0, lead)
-            extras = {key: extra.unflatten(0, lead) for key, extra in extras.items()}
+            extras = {key: _with_lead(extra, lead) for key, extra in extras.items()}
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand_as(params)], -1)
         value = value.reshape(lead)
@@ -149,9 +149,18 @@ class Policy(nn.Module):
             self.return_normalizer.update(rollout["returns"].flatten(), weights)
 
     def architecture_hash(self) -> str:
-        """Digest of names, shapes and dtypes of the state, and of the spaces: not of the values."""
+        """Digest of the layers, of the state's shapes and dtypes, and of the spaces: not of values."""
         tensors = [[k, list(v.shape), str(v.dtype)] for k, v in sorted(self.state_dict().items())]
-        return digest_of([tensors, self.obs_spec.describe(), str(self.action_space)])
+        # layers by torch's own names alone: renaming a class of one's own keeps saved policies readable
+        layers = [
+            [name, type(part).__name__]
+            for name, part in self.named_modules()
+            if type(part).__module__.startswith("torch.nn.")
+        ]
+        starts = [list(leaf.starts) for leaf in self.obs_spec.leaves]
+        return digest_of(
+            [tensors, layers, self.obs_spec.describe(), starts, _described(self.action_spec)]
+        )
 
     def parameter_hash(self) -> str:
         """Digest of every parameter and buffer, bit for bit."""
@@ -165,7 +174,7 @@ class Policy(nn.Module):
             for leaf in self.obs_spec.leaves
             if leaf.kind == "discrete"
         }
-        width = self._probe()
+        width = int(self._probe().dist_params.shape[-1])
         expected = self.action_spec.num_params
         if isinstance(self.action_spec, BoxSpec) and width == expected // 2:
             start = torch.full((width,), config.log_std_init, dtype=self.dtype, device=self.device)
@@ -182,48 +191,57 @@ class Policy(nn.Module):
             return f"{expected // 2} means (or {expected}: means and log-deviations)"
         return f"{expected} logits"
 
-    def _probe(self) -> int:
-        was_training = self.training
-        self.eval()
-        rows = 2
+    def _probe(self) -> PolicyOutput:
+        lead: tuple[int, ...] = (_PROBED_STEPS, _PROBED_ROWS)
         obs = {
             key: torch.from_numpy(leaf).to(self.device)
-            for key, leaf in self.obs_spec.zeros(1, rows).items()
+            for key, leaf in self.obs_spec.zeros(*lead).items()
         }
         for key, first in self._starts.items():
-            obs[key] = obs[key] + first
+            obs[key] = obs[key] + first.to(self.device)
+        inputs = {key: self._prepare(key, leaf) for key, leaf in obs.items()}
+        if not self.is_recurrent:
+            lead = (_PROBED_STEPS * _PROBED_ROWS,)
+            inputs = {key: leaf.flatten(0, 1) for key, leaf in inputs.items()}
+        starts = torch.ones(lead, dtype=torch.bool, device=self.device)
         try:
-            with torch.no_grad():
-                inputs = {key: self._prepare(key, leaf) for key, leaf in obs.items()}
-                if not self.is_recurrent:
-                    inputs = {key: leaf.flatten(0, 1) for key, leaf in inputs.items()}
-                starts = torch.ones(1, rows, dtype=torch.bool, device=self.device)
-                raw = self._call(inputs, self.initial_state(rows), starts)
-        except (RuntimeError, TypeError, KeyError, IndexError, AttributeError) as error:
+            with torch.no_grad(), evaluating(self):
+                state = self.initial_state(_PROBED_ROWS)
+                if not isinstance(state, dict):
+                    raise TypeError(
+                        f"initial_state returned a {type(state).__name__}, not a dict of tensors"
+                    )
+                given = [*obs.values(), *state.values()]
+                versions = [tensor._version for tensor in given]
+                raw = self._call(inputs, state, starts)
+        except Exception as error:
             raise PolicyError(
                 f"the policy module failed on zero observations of the space "
-                f"{self.observation_space}: {error}; it is called with shapes "
-                f"{ {key: tuple(leaf.shape) for key, leaf in obs.items()} } without the first axis"
+                f"{self.observation_space}: {type(error).__name__}: {error}; it is called with shapes "
+                f"{ {key: tuple(leaf.shape) for key, leaf in inputs.items()} }"
             ) from error
-        finally:
-            self.train(was_training)
-        params, value, _, _ = _unpack(raw)
-        if value.numel() != rows:
+        if [tensor._version for tensor in given] != versions:
             raise PolicyError(
-                f"the policy module returns values of shape {tuple(value.shape)} for {rows} rows; "
-                "it must return one value per row"
+                "the policy module changes its observation or state in place, which would rewrite the "
+                "rollout it learns from; use operations that return new tensors"
             )
-        return int(params.shape[-1])
+        output = read_output(raw)
+        require_shapes(output, lead, state)
+        return output
 
 
-def _unpack(raw: Any) -> tuple[Tensor, Tensor, State, dict[str, Tensor]]:
-    if isinstance(raw, PolicyOutput):
-        return raw
-    if isinstance(raw, tuple) and len(raw) == 2 and all(isinstance(x, Tensor) for x in raw):
-        return raw[0], raw[1], {}, {}
-    if isinstance(raw, dict) and {"action_logits", "value"} <= raw.keys():
-        extras = {k: v for k, v in raw.items() if k not in ("action_logits", "value", "state")}
-        return raw["action_logits"], raw["value"], raw.get("state", {}), extras
-    raise PolicyError(
-        f"the policy module returned {type(raw).__name__}, which metta cannot read; return {_ACCEPTED}"
-    )
+def _full_precision(tensor: Tensor) -> Tensor:
+    """Float64 as it is, anything narrower as float32."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _with_lead(extra: Any, lead: tuple[int, ...]) -> Any:
+    """Extras with an entry per row as ``[T, N, ...]``, all others as they are."""
+    per_row = isinstance(extra, Tensor) and extra.shape[:1] == (lead[0] * lead[1],)
+    return extra.unflatten(0, lead) if per_row else extra
+
+
+def _described(spec: ActionSpec) -> list[Any]:
+    """An action specification as plain data and arrays."""
+    fields = {k: v if isinstance(v, np.ndarray) else str(v) for k, v in vars(spec).items()}
+    return [type(spec).__name__, fields]

@@ -38,11 +38,13 @@ class RecurrentCore(nn.Module):
         Where ``starts[t, n]`` is set, row n forgets its state before it sees step t.
         """
         projected = self.input_projection(features)
-        keep = (~starts).to(projected.dtype).unsqueeze(-1)
+        forget = starts.unsqueeze(-1)
         parts = tuple(state[name] for name in self.state_names)
         outputs = []
         for step in range(len(projected)):
-            parts = self._cell(projected[step], tuple(part * keep[step] for part in parts))
+            # filled, not multiplied by zero: that would keep a NaN of the episode before
+            parts = tuple(part.masked_fill(forget[step], 0.0) for part in parts)
+            parts = self._cell(projected[step], parts)
             outputs.append(parts[0])
         return torch.stack(outputs), dict(zip(self.state_names, parts, strict=True))
 

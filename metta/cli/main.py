@@ -1,6 +1,7 @@
 """`metta`: train from the command line."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from metta.errors import ConfigError, MettaError
 __all__ = ["main"]
 
 _OK, _FAILED, _INTERRUPTED = 0, 2, 130
+_DEFAULT_ENV = "CartPole-v1"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,10 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from metta.cli.train import train  # torch loads here, not for --help
 
+        env, pairs = options.env, options.settings
+        if "=" in env:  # no Gymnasium id has one: the environment was left out
+            env, pairs = _DEFAULT_ENV, [env, *pairs]
         return train(
-            env=options.env,
-            settings=_settings(options.settings),
-            output=Path(options.output),
+            env=env,
+            settings=_settings(pairs),
+            output=_writable(Path(options.output)),
             eval_episodes=options.eval_episodes,
         )
     except MettaError as error:
@@ -54,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     train.add_argument(
-        "env", nargs="?", default="CartPole-v1", help="Gymnasium id (default: %(default)s)"
+        "env", nargs="?", default=_DEFAULT_ENV, help="Gymnasium id (default: %(default)s)"
     )
     train.add_argument(
         "settings", nargs="*", metavar="NAME=VALUE", help="settings laid over the preset"
@@ -73,6 +78,17 @@ def _parser() -> argparse.ArgumentParser:
         help="fresh episodes that score the final policy; 0: none (default: %(default)s)",
     )
     return parser
+
+
+def _writable(output: Path) -> Path:
+    """The output folder, refused before training rather than after it."""
+    existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ConfigError(
+            f"--output {str(output)!r} cannot be written: {str(existing)!r} is not a folder that you may "
+            "write to; choose another one"
+        )
+    return output
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, str]:

@@ -53,10 +53,10 @@ class Progress:
         ):
             return
         self._last_line = now
-        left = max(0.0, (self.total_steps - agent_step) / speed)
+        left = f"{max(0.0, (self.total_steps - agent_step) / speed):.0f} s" if speed else "-"
         self.console.print(
             f"{agent_step:>10,} / {self.total_steps:,} steps  {speed:>7,.0f} steps/s  "
-            f"return {reward:>7}  ETA {left:.0f} s",
+            f"return {reward:>7}  ETA {left}",
             highlight=False,
         )
 

@@ -1,15 +1,16 @@
 """From anything that names an environment to a `VecEnv`."""
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from metta.envs.gym_adapter import EnvFactory, GymEnv
 from metta.envs.multiprocess import MultiprocessVecEnv
 from metta.envs.native import NativeVecEnv
+from metta.envs.row_spec import EnvFactory, GymEnv
 from metta.envs.serial import SerialVecEnv
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, EnvError, did_you_mean
@@ -106,9 +107,11 @@ def _factories(env: Any, num_envs: int, kwargs: dict[str, Any]) -> list[EnvFacto
 
 def _factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
     """A factory that works in other processes too, where the id may not be registered."""
+    module, _, name = env_id.rpartition(":")
     try:
-        # looks the id up as gymnasium.make does, with its module and version rules
-        spec = gymnasium.envs.registration._find_spec(env_id)
+        if module:
+            importlib.import_module(module)
+        spec = gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
         raise EnvError(
             f"gymnasium knows no environment {env_id!r}: {error}"

@@ -1,124 +1,18 @@
 """Gymnasium environments as rows: one environment, one row, reset in the step that ends its episode."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
 
-from metta.envs.action_masks import MaskLayout, mask_layout_of
-from metta.envs.call_order import check_action_space
 from metta.envs.row_arrays import FiniteCheck, RowArrays
+from metta.envs.row_spec import GymEnv, RowSpec, reset_env
 from metta.envs.vec_env import ObsArrays
 from metta.errors import EnvError
-from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
+from metta.spaces import MASK_KEY
 
-__all__ = [
-    "EnvFactory",
-    "GymEnv",
-    "GymRows",
-    "RowSpec",
-    "as_number",
-    "as_reward",
-    "build_env",
-    "build_envs",
-    "probe_reset",
-    "row_spec_of",
-]
-
-GymEnv = gymnasium.Env[Any, Any]
-EnvFactory = Callable[[], GymEnv]
-
-_PROBE_SEED = 0
-
-
-@dataclass(frozen=True)
-class RowSpec:
-    """What every row of a vectorised environment has in common."""
-
-    observation_space: spaces.Space[Any]
-    action_space: spaces.Space[Any]
-    obs_spec: ObsSpec
-    mask_layout: MaskLayout | None
-    """None where no masks are given."""
-    probed: bool
-    """Whether one reset of the first row was needed to find out about masks."""
-
-    @property
-    def mask_size(self) -> int:
-        """Entries of a mask, 0 where there is none."""
-        return self.mask_layout.size if self.mask_layout is not None else 0
-
-    def check(self, env: GymEnv, row: int) -> None:
-        """Refuse an environment unlike the first row's (bounds of observations may differ)."""
-        same_observations = obs_spec_of(env.observation_space) == self.obs_spec
-        if same_observations and env.action_space == self.action_space:
-            return
-        raise EnvError(
-            f"row {row} has observations {env.observation_space} and actions {env.action_space}, but "
-            f"row 0 has {self.observation_space} and {self.action_space}; all environments of one run "
-            "need the same spaces (pad or wrap them)"
-        )
-
-
-def build_env(factory: EnvFactory, row: int) -> GymEnv:
-    """The environment of one row."""
-    try:
-        env = factory()
-    except Exception as error:
-        raise EnvError(
-            f"the environment of row {row} could not be made: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(env, gymnasium.Env):
-        raise EnvError(
-            f"the factory of row {row} returned a {type(env).__name__}; it must return a new "
-            "gymnasium.Env at each call"
-        )
-    return env
-
-
-def build_envs(factories: Mapping[int, EnvFactory]) -> dict[int, GymEnv]:
-    """The environments of some rows; those already made are closed when one cannot be made."""
-    envs: dict[int, GymEnv] = {}
-    rows_by_env: dict[int, int] = {}
-    with ExitStack() as undo:
-        for row, factory in factories.items():
-            envs[row] = build_env(factory, row)
-            undo.callback(envs[row].close)
-            first = rows_by_env.setdefault(id(envs[row]), row)
-            if first != row:
-                raise EnvError(
-                    f"the factories of rows {first} and {row} returned the same object; a factory "
-                    "must make a new environment at each call"
-                )
-        undo.pop_all()
-    return envs
-
-
-def row_spec_of(env: GymEnv) -> RowSpec:
-    """Read an environment's spaces; it is reset once where only `info` can tell about masks."""
-    obs_spec = obs_spec_of(env.observation_space)
-    check_action_space(env.action_space)
-    layout = mask_layout_of(env.action_space)
-    announced, probed = obs_spec.mask_path is not None, False
-    if layout is not None and not announced:
-        announced, probed = MASK_KEY in probe_reset(env), True
-    if announced and layout is None:
-        raise EnvError(
-            f"the environment gives an action mask, but its action space {env.action_space} cannot be "
-            f"masked; drop the observation entry {MASK_KEY!r} or use a discrete action space"
-        )
-    return RowSpec(
-        env.observation_space, env.action_space, obs_spec, layout if announced else None, probed
-    )
-
-
-def probe_reset(env: GymEnv) -> dict[str, Any]:
-    """The info of one reset of row 0, which every backend makes: they agree on reset counts too."""
-    return _reset(env, 0, _PROBE_SEED)[1]
+__all__ = ["GymRows", "as_number", "as_reward"]
 
 
 def as_number(value: Any) -> float | None:
@@ -155,23 +49,11 @@ def _numbers(info: dict[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def _reset(env: GymEnv, row: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
-    try:
-        observation, info = env.reset(seed=seed)
-    except Exception as error:
-        raise EnvError(
-            f"row {row} failed in reset(seed={seed}): {type(error).__name__}: {error}"
-        ) from error
-    return observation, info
-
-
 def _close(env: GymEnv, row: int) -> None:
     try:
         env.close()
     except Exception as error:
-        raise EnvError(
-            f"row {row} failed in close(): {type(error).__name__}: {error}"
-        ) from error
+        raise EnvError(f"row {row} failed in close(): {type(error).__name__}: {error}") from error
 
 
 class GymRows:
@@ -206,7 +88,7 @@ class GymRows:
         self._step = 0
         self._any_ended, self.any_cut, self.infos = True, False, []
         for row, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
-            observation, info = _reset(env, self._first_row + row, int(seed))
+            observation, info = reset_env(env, self._first_row + row, int(seed))
             try:
                 self._spec.obs_spec.write(observation, obs_out, row)
                 self._write_mask(row, observation, info)
@@ -271,10 +153,16 @@ class GymRows:
                 arrays.final_obs, row, first_row=self._first_row, step=self._step
             )
             self.any_cut = True
+        if self._spec.probed and self._spec.mask_layout is None and MASK_KEY in info:
+            raise EnvError(
+                f"info has an {MASK_KEY!r}, but the info of the first reset had none; give it in the "
+                "info of every step() and reset()"
+            )
         numbers = _numbers(info)
         if numbers:
-            self.infos.append((row, numbers))
-        return _reset(self._envs[row], self._first_row + row, None)
+            # a new list: the one of the step before may have been kept
+            self.infos = [*self.infos, (row, numbers)]
+        return reset_env(self._envs[row], self._first_row + row, None)
 
     def _write_mask(self, row: int, observation: Any, info: dict[str, Any]) -> None:
         layout, masks = self._spec.mask_layout, self._arrays.action_mask

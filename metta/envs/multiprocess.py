@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from metta.envs.call_order import CallOrder, check_actions, check_reset
-from metta.envs.gym_adapter import EnvFactory, RowSpec, build_env, row_spec_of
+from metta.envs.row_spec import EnvFactory, RowSpec, build_env, row_spec_of
 from metta.envs.shared_rows import SharedRows, allocate_block
 from metta.envs.vec_env import ObsArrays, StepResult, group_slices
 from metta.envs.worker import FLAG_CUT, MAX_GROUPS, READY, RESET, WorkerJob, pack_world
@@ -67,11 +67,7 @@ class MultiprocessVecEnv:
         self._group_obs = [
             {key: array[rows] for key, array in self._shared.obs.items()} for rows in self._slices
         ]
-        method = context.get_start_method()
-        jobs = [
-            _job(index, factories, spec, mine, die_with_parent=method == "forkserver")
-            for index, mine in enumerate(ranges)
-        ]
+        jobs = [_job(index, factories, spec, mine) for index, mine in enumerate(ranges)]
         self._pool = WorkerPool(context, jobs, block)
         self._finalizer = weakref.finalize(self, self._pool.stop)
         self._pool.collect(READY, start_timeout_seconds, "start_timeout_seconds")
@@ -178,8 +174,6 @@ def _job(
     factories: Sequence[EnvFactory],
     spec: RowSpec,
     row_ranges: tuple[tuple[int, int], ...],
-    *,
-    die_with_parent: bool,
 ) -> WorkerJob:
     mine = {row: factories[row] for first, stop in row_ranges for row in range(first, stop)}
     return WorkerJob(
@@ -189,5 +183,4 @@ def _job(
         world=pack_world(mine, spec),
         environ=dict(os.environ),
         directory=str(Path.cwd()),
-        die_with_parent=die_with_parent,
     )

@@ -64,9 +64,8 @@ class NativeVecEnv:
         self._step = 0
         numbers = [int(seed) for seed in seeds]
         try:
-            observations, infos = self._env.reset(
-                seed=numbers if self._seed_per_row else numbers[0]  # type: ignore[arg-type]
-            )
+            seed: Any = numbers if self._seed_per_row else numbers[0]
+            observations, infos = self._env.reset(seed=seed)
             self._write(observations, infos, obs_out)
         except Exception as error:
             raise self._failed("reset", error) from error

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 import numpy as np
 
 from metta.envs.call_order import CallOrder, check_actions, check_reset
-from metta.envs.gym_adapter import EnvFactory, GymRows, build_envs, row_spec_of
+from metta.envs.gym_adapter import GymRows
 from metta.envs.row_arrays import RowArrays
+from metta.envs.row_spec import EnvFactory, build_envs, row_spec_of
 from metta.envs.vec_env import ObsArrays, StepResult, group_slices
 from metta.errors import ConfigError, EnvError
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from metta.envs.gym_adapter import RowSpec
 from metta.envs.row_arrays import RowArrays
+from metta.envs.row_spec import RowSpec
 from metta.envs.vec_env import ObsArrays
 
 __all__ = ["SharedBlock", "SharedRows", "allocate_block"]

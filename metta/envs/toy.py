@@ -185,7 +185,7 @@ class BufferReuseEnv(_ToyEnv):
     """
 
     def __init__(self, length: int = 4) -> None:
-        self.observation_space = spaces.Box(0.0, np.inf, (2,), np.float32)
+        self.observation_space = spaces.Box(0.0, float(length), (2,), np.float32)
         self.action_space = spaces.Discrete(2)
         self.length = length
         self._buffer = np.zeros(2, np.float32)

@@ -75,7 +75,8 @@ class VecEnv(Protocol):
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every row (one seed each) and write observations ``[num_rows, ...]``.
 
-        The result covers all rows: rewards are 0, `valid` and `starts` are True.
+        The result covers all rows: rewards are 0, `valid` and `starts` are True. Steps under way are
+        dropped.
         """
         ...
 

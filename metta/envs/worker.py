@@ -5,12 +5,14 @@ Commands are one byte: the number of a group to step, or one of the codes below.
 """
 
 import contextlib
-import ctypes
 import json
 import os
+import select
 import signal
 import struct
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from multiprocessing.connection import Connection
 
 import cloudpickle
 
-from metta.envs.gym_adapter import EnvFactory, GymEnv, GymRows, RowSpec, build_envs, probe_reset
+from metta.envs.gym_adapter import GymRows
+from metta.envs.row_spec import EnvFactory, GymEnv, RowSpec, build_envs, probe_reset
 from metta.envs.shared_rows import SharedBlock, SharedRows
 
 __all__ = [
@@ -46,7 +49,8 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-_PR_SET_PDEATHSIG = 1
+_LAST_SECONDS = 1.0
+"""What a worker has to close its environments once the trainer is gone."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,6 @@ class WorkerJob:
     environ: Mapping[str, str]
     """The trainer's environment variables, which a fork server may have started without."""
     directory: str
-    die_with_parent: bool
 
 
 def pack_world(factories: Mapping[int, EnvFactory], spec: RowSpec) -> bytes:
@@ -75,11 +78,12 @@ def worker_main(
     job: WorkerJob, block: SharedBlock, commands: Connection, answers: Connection
 ) -> None:
     """Serve until told to close, until the trainer is gone, or until an environment fails."""
-    _settle_in(job)
+    threading.Thread(target=_die_with_trainer, args=(commands.fileno(),), daemon=True).start()
     out = answers.fileno()
     # the trainer went away: there is nobody left to tell
     with contextlib.suppress(BrokenPipeError):
         try:
+            _settle_in(job)
             station = _Station(job, block)
         except BaseException:  # noqa: BLE001 (goes to the trainer, which raises it)
             _answer_error(out, READY)
@@ -167,15 +171,20 @@ def _write_all(descriptor: int, message: bytes) -> None:
 def _settle_in(job: WorkerJob) -> None:
     # Ctrl-C reaches the whole terminal group; the trainer decides when workers stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if job.die_with_parent:
-        _die_with_parent()
     os.environ.clear()
     os.environ.update(job.environ)
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     os.chdir(job.directory)
 
 
-def _die_with_parent() -> None:
-    """Ask Linux for SIGKILL when the parent ends, so that even a worker inside a step cannot outlive it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _die_with_trainer(commands: int) -> None:
+    """End a worker that is inside a step, and sees no end of commands, when the trainer is gone.
+
+    Linux's parent-death signal would not do: the parent is the fork server, which lives on for as long
+    as it has children.
+    """
+    hangup = select.poll()
+    hangup.register(commands, 0)
+    hangup.poll()
+    time.sleep(_LAST_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple, NoReturn
 
@@ -21,6 +21,8 @@ from metta.envs.worker import CLOSE, FLAG_ERROR, HEADER, READY, WorkerJob, worke
 from metta.errors import EnvError
 
 __all__ = ["Answer", "WorkerPool", "worker_context"]
+
+WorkerContext = ForkServerContext | SpawnContext
 
 _CLOSE_SECONDS = 5.0
 _CLOSE_AFTER_FAILURE_SECONDS = 1.0
@@ -39,6 +41,7 @@ class _Worker:
     index: int
     rows: str
     process: BaseProcess
+    pid: int | None
     commands: Connection
     answers: Connection
     unread: bytes = b""
@@ -46,23 +49,25 @@ class _Worker:
 
     @property
     def name(self) -> str:
-        return f"worker {self.index} (pid {self.process.pid}, rows {self.rows})"
+        return f"worker {self.index} (pid {self.pid}, rows {self.rows})"
 
 
-def worker_context() -> BaseContext:
+def worker_context() -> WorkerContext:
     """`forkserver`, or `spawn` where there is none; plain `fork` can deadlock under threads."""
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        # imported once by the server, so that workers start in milliseconds
-        context.set_forkserver_preload([worker_main.__module__])
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # imported once by the server, so that workers start in milliseconds
+    context.set_forkserver_preload([worker_main.__module__])
     return context
 
 
 class WorkerPool:
     """Processes that answer commands, in order; every failure stops all of them and is an `EnvError`."""
 
-    def __init__(self, context: BaseContext, jobs: Sequence[WorkerJob], block: SharedBlock) -> None:
+    def __init__(
+        self, context: WorkerContext, jobs: Sequence[WorkerJob], block: SharedBlock
+    ) -> None:
         self._owner = os.getpid()
         self._workers: list[_Worker] = []
         self._poller = select.poll()
@@ -80,11 +85,11 @@ class WorkerPool:
             self.stop(_CLOSE_AFTER_FAILURE_SECONDS)
             raise
 
-    def _start(self, context: BaseContext, job: WorkerJob, block: SharedBlock) -> None:
+    def _start(self, context: WorkerContext, job: WorkerJob, block: SharedBlock) -> None:
         command_reader, command_writer = context.Pipe(duplex=False)
         answer_reader, answer_writer = context.Pipe(duplex=False)
         # not daemonic: environments may have processes of their own
-        process = context.Process(  # type: ignore[attr-defined]
+        process = context.Process(
             target=worker_main,
             args=(job, block, command_reader, answer_writer),
             name=f"metta-env-worker-{job.index}",
@@ -93,7 +98,9 @@ class WorkerPool:
         command_reader.close()
         answer_writer.close()
         rows = [str(row) for first, stop in job.row_ranges for row in range(first, stop)]
-        worker = _Worker(job.index, ", ".join(rows), process, command_writer, answer_reader)
+        worker = _Worker(
+            job.index, ", ".join(rows), process, process.pid, command_writer, answer_reader
+        )
         self._workers.append(worker)
         for descriptor in (answer_reader.fileno(), process.sentinel):
             self._by_descriptor[descriptor] = worker
@@ -103,7 +110,7 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers, in order."""
-        return [worker.process.pid or 0 for worker in self._workers]
+        return [worker.pid for worker in self._workers if worker.pid is not None]
 
     def post(self, command: int) -> None:
         """Send one command to every worker."""
@@ -142,28 +149,24 @@ class WorkerPool:
                 os.write(worker.commands.fileno(), bytes((CLOSE,)))
             # a worker that still answers finds its pipe broken and ends
             worker.answers.close()
-            worker.commands.close()
         deadline = time.monotonic() + grace_seconds
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.exitcode is None:
                 worker.process.kill()
                 worker.process.join()
+            # not before: a worker whose commands end believes that the trainer died
+            worker.commands.close()
             worker.process.close()
 
     def _receive(self, descriptor: int) -> None:
         worker = self._by_descriptor[descriptor]
-        if descriptor in self._sentinels:
-            # its last words come before its death
-            while worker.answers.poll():
-                self._read_answers(worker)
+        if descriptor in self._sentinels or not self._read_answers(worker):
             self._fail_dead(worker)
-        self._read_answers(worker)
 
-    def _read_answers(self, worker: _Worker) -> None:
+    def _read_answers(self, worker: _Worker) -> bool:
+        """Put what has come from a worker into the inbox; False: nothing more will come."""
         chunk = os.read(worker.answers.fileno(), _CHUNK_BYTES)
-        if not chunk:
-            self._fail_dead(worker)
         unread = worker.unread + chunk
         while len(unread) >= HEADER.size:
             command, flags, length = HEADER.unpack_from(unread)
@@ -175,6 +178,7 @@ class WorkerPool:
                 self._fail_env(worker, payload)
             self._inbox[command][worker.index] = Answer(flags, payload)
         worker.unread = unread
+        return bool(chunk)
 
     def _fail_env(self, worker: _Worker, payload: bytes) -> NoReturn:
         report = json.loads(payload)
@@ -183,6 +187,9 @@ class WorkerPool:
         )
 
     def _fail_dead(self, worker: _Worker) -> NoReturn:
+        # its last words may be the error that it died of
+        while worker.answers.poll() and self._read_answers(worker):
+            pass
         worker.process.join(_CLOSE_AFTER_FAILURE_SECONDS)
         code = worker.process.exitcode
         self._fail(

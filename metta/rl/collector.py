@@ -60,6 +60,7 @@ class RolloutCollector:
         self.meter = EpisodeMeter(self.vec_env.num_rows)
         self.experience = experience
         self._states: list[State] = []
+        self._warned_endless = False
         self._carry: dict[str, Any] | None = None
 
     @property
@@ -188,7 +189,10 @@ class RolloutCollector:
             )
 
     def _warn_when_endless(self) -> None:
-        if self.meter.num_episodes == 0 and int(self.meter.lengths.max()) >= _ENDLESS_STEPS:
+        if self._warned_endless or self.meter.num_episodes > 0:
+            return
+        if int(self.meter.lengths.max()) >= _ENDLESS_STEPS:
+            self._warned_endless = True
             warnings.warn(
                 f"no episode has ended in {int(self.meter.lengths.max()):,} steps per environment: "
                 "there is no return to report, and nothing resets. Give the environment a time limit, "
@@ -196,7 +200,6 @@ class RolloutCollector:
                 MettaWarning,
                 stacklevel=3,
             )
-            self.meter.num_episodes = -1
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, carried observations and recurrent states, and unfinished episodes."""

@@ -1,6 +1,7 @@
 """Losses of one's own beside PPO's, over the same forward pass."""
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ SHARED_NAMES = (
 )  # fmt: skip
 """Names that a custom loss may ask for, beside any column that the rollout carries."""
 
+_SCHEDULES = ("constant", "linear", "cosine")
 _FROM_FORWARD = ("policy", "obs", "output", "new_values", "new_log_probs", "entropy")
 
 
@@ -33,8 +35,9 @@ class CustomLoss:
 
     `fn` receives what its parameters name: ``policy, obs, actions, rewards, values, advantages,
     returns, log_probs`` as stored in the rollout; ``output, new_values, new_log_probs, entropy`` of the
-    shared forward, with gradients; or any column added to the rollout. It returns a 0-dim tensor, or
-    ``(tensor, metrics)``. Samples are ``[B, ...]`` (``[L, B, ...]`` for recurrent policies).
+    shared forward, with gradients; or any column added to the rollout. Parameters with a default keep
+    it. It returns a 0-dim tensor, or ``(tensor, metrics)``. Samples are ``[B, ...]`` (``[L, B, ...]``
+    for recurrent policies). The schedule goes from `weight` to ``weight * schedule_end``.
 
         CustomLoss(curiosity_loss, weight=0.1, schedule="linear")
     """
@@ -44,6 +47,20 @@ class CustomLoss:
     schedule: str = "constant"
     schedule_end: float = 0.0
     name: str = ""
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise ConfigError(f"a custom loss must be a function, got {type(self.fn).__name__}")
+        if self.schedule not in _SCHEDULES:
+            raise ConfigError(
+                f"custom loss {self.label!r} has schedule={self.schedule!r}"
+                f"{did_you_mean(self.schedule, _SCHEDULES)}; known are {', '.join(_SCHEDULES)}"
+            )
+        for field in ("weight", "schedule_end"):
+            if not math.isfinite(getattr(self, field)):
+                raise ConfigError(
+                    f"custom loss {self.label!r} has {field}={getattr(self, field)}; use a number"
+                )
 
     @property
     def label(self) -> str:
@@ -56,7 +73,12 @@ class CustomLoss:
         parameters = inspect.signature(target).parameters.values()
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
             return None
-        return [p.name for p in parameters if p.default is inspect.Parameter.empty]
+        return [
+            p.name
+            for p in parameters
+            if p.default is inspect.Parameter.empty
+            and p.kind is not inspect.Parameter.VAR_POSITIONAL
+        ]
 
     def columns(self, available: Mapping[str, Tensor]) -> list[str]:
         """Rollout columns that must be gathered for this loss; unknown names are `ConfigError`."""

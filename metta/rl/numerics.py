@@ -1,19 +1,28 @@
 """What decides the last bits of a run's numbers, resolved once and then obeyed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from metta.agent.policy import Policy
+from metta.envs.factory import make_vec_env
+from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError
-from metta.train.train_config import TrainerConfig
+from metta.train.batch_sizing import BatchPlan
+from metta.train.machine import plan_config
+from metta.train.settings import changed_paths, setting_paths
+from metta.train.train_config import TrainerConfig, TrainingConfig
 
-__all__ = ["NumericsPlan", "resolve_device", "resolve_plan"]
+__all__ = ["NumericsPlan", "resolve_batch", "resolve_device", "resolve_plan"]
 
 _SMALL_POLICY = 1_000_000
 """Parameters below which one thread beats several."""
+_ROW_NUMBERS_BYTES = 64
+"""Rewards, flags, values and the like of one row and step, rounded up."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +61,9 @@ def resolve_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)
-        torch.empty(0, device=resolved)
-    except (RuntimeError, AssertionError) as error:
+        # read back: a device without data (meta) cannot train
+        torch.zeros(1, device=resolved).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"device={str(device)!r} cannot be used here: {reason}; use 'cpu' or 'auto'"
@@ -76,3 +86,27 @@ def resolve_plan(
         dtype=str(policy.precision if policy.dtype == torch.float32 else policy.dtype),
         device=str(policy.device),
     )
+
+
+def resolve_batch(
+    config: TrainingConfig, env: Any, settings: Mapping[str, Any]
+) -> tuple[TrainingConfig, BatchPlan]:
+    """Sizes that nobody set, chosen for this machine and the observations of `env`.
+
+    Set is what `settings` names and what differs from the defaults. One environment is made and closed
+    to measure its rows.
+    """
+    if isinstance(env, VecEnv) or not (isinstance(env, str) or callable(env)):
+        raise ConfigError(
+            f"auto_batch chooses the number of environments, but {type(env).__name__} brings its own; "
+            "give an id or a factory, or leave auto_batch off"
+        )
+    names = setting_paths(config)
+    was_set = changed_paths(config) | {names[name] for name in settings}
+    probe = make_vec_env(env)
+    try:
+        actions = int(np.prod(probe.action_space.shape or (1,)))
+        row_bytes = probe.obs_spec.nbytes + probe.mask_size + 8 * actions + _ROW_NUMBERS_BYTES
+        return plan_config(config, was_set, agents_per_env=probe.num_rows, row_bytes=row_bytes)
+    finally:
+        probe.close()

@@ -1,7 +1,7 @@
 """Optimizers that step under a predicate, and the schedules that steer them."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -30,10 +30,11 @@ def scheduled(kind: str, start: float, end_share: float, progress: float) -> flo
 
 def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
     """A learning rate 1.5 times lower after twice the desired KL, higher after less than half of it."""
+    low, high = _ADAPTED_RANGE  # a rate that was chosen outside of it only moves towards it
     if kl > 2.0 * desired_kl:
-        return max(_ADAPTED_RANGE[0], rate / _ADAPT_FACTOR)
+        return max(min(low, rate), rate / _ADAPT_FACTOR)
     if kl < 0.5 * desired_kl:
-        return min(_ADAPTED_RANGE[1], rate * _ADAPT_FACTOR)
+        return min(max(high, rate), rate * _ADAPT_FACTOR)
     return rate
 
 
@@ -87,10 +88,11 @@ class FlatAdam(torch.optim.Optimizer):
         self.exp_avg = torch.zeros_like(self.flat)
         self.exp_avg_sq = torch.zeros_like(self.flat)
         self.step_count = torch.zeros((), dtype=torch.float32, device=self.flat.device)
+        self._gradients = self._views(self.flat_grad)
         views = zip(
             self._params,
             self._views(self.flat),
-            self._views(self.flat_grad),
+            self._gradients,
             self._views(self.exp_avg),
             self._views(self.exp_avg_sq),
             strict=True,
@@ -109,11 +111,19 @@ class FlatAdam(torch.optim.Optimizer):
         return [piece.view(p.shape) for piece, p in zip(pieces, self._params, strict=True)]
 
     def zero_grad(self, set_to_none: bool = False) -> None:  # noqa: ARG002 (torch's signature; gradients are views and stay)
-        """Set the flat gradient to zero and see that parameters still are views of it."""
-        for parameter, gradient in zip(self._params, self._views(self.flat_grad), strict=True):
-            if parameter.grad is None:
+        """Set the flat gradient to zero, and the parameters' gradients to views of it again."""
+        for parameter, gradient in zip(self._params, self._gradients, strict=True):
+            if parameter.grad is not gradient:
                 parameter.grad = gradient
         self.flat_grad.zero_()
+
+    @torch.no_grad()
+    def _take_gradients(self) -> None:
+        """Copy gradients that others made: `Module.zero_grad` drops the views, `backward` makes new."""
+        for parameter, gradient in zip(self._params, self._gradients, strict=True):
+            if parameter.grad is not gradient:
+                gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
+                parameter.grad = gradient
 
     def check_views(self) -> None:
         """Raise where a parameter was moved away from the flat vector (`.to`, `.data = ...`)."""
@@ -148,26 +158,32 @@ class FlatAdam(torch.optim.Optimizer):
         share = (1.0 - beta2) * allowed
         self.exp_avg_sq.mul_(1.0 - share).add_(gradient.square_().mul_(share))
         steps = self.step_count.to(torch.float64).clamp(min=1.0)
-        size = (group["lr"] / (1.0 - beta1**steps)).to(self.flat.dtype) * allowed
+        size = (group["lr"] / (1.0 - beta1**steps)).to(self.flat.dtype)
         correction = (1.0 - beta2**steps).sqrt().to(self.flat.dtype)
         denominator = self.exp_avg_sq.sqrt().div_(correction).add_(group["eps"])
-        self.flat.sub_(self.exp_avg.div(denominator).mul_(size))
+        change = self.exp_avg.div(denominator).mul_(size)
+        self.flat.sub_(change.masked_fill_(~ok, 0.0))
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # reason: torch overloads by closure
         """An unconditional step, as of any torch optimizer."""
         loss = closure() if closure is not None else None
+        self._take_gradients()
         device = self.flat.device
         self.apply(torch.ones((), device=device), torch.ones((), dtype=torch.bool, device=device))
         return loss
 
+    def state_dict(self) -> dict[str, Any]:
+        """As of `torch.optim.Adam`, which counts steps for each parameter apart."""
+        packed = super().state_dict()
+        parts = packed["state"].items()
+        return packed | {"state": {k: {**v, "step": v["step"].clone()} for k, v in parts}}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back moments and counts, also from a `torch.optim.Adam` over the same parameters."""
         saved = state_dict["state"]
-        if len(saved) not in (0, len(self._params)):
-            raise StateError(
-                f"optimizer state has {len(saved)} parameters, the policy has {len(self._params)}"
-            )
+        self._check_saved(saved)
         with torch.no_grad():
+            self.step_count.zero_()
             for index, parameter in enumerate(self._params):
                 own, other = self.state[parameter], saved.get(index)
                 for key in ("exp_avg", "exp_avg_sq"):
@@ -176,6 +192,24 @@ class FlatAdam(torch.optim.Optimizer):
         group = state_dict["param_groups"][0]
         known = self.param_groups[0].keys() - {"params"}
         self.param_groups[0].update({key: group[key] for key in known & group.keys()})
+
+    def _check_saved(self, saved: Mapping[int, Mapping[str, Any]]) -> None:
+        if len(saved) not in (0, len(self._params)):
+            raise StateError(
+                f"optimizer state has {len(saved)} parameters, the policy has {len(self._params)}"
+            )
+        for index, other in saved.items():
+            found, expected = tuple(other["exp_avg"].shape), tuple(self._params[index].shape)
+            if found != expected:
+                raise StateError(
+                    f"optimizer state of parameter {index} has shape {found}, the policy's has "
+                    f"{expected}; it belongs to another network"
+                )
+        if len(steps := {float(other["step"]) for other in saved.values()}) > 1:
+            raise StateError(
+                f"the saved optimizer has stepped its parameters {sorted(steps)} times; FlatAdam "
+                "steps all together, use torch.optim.Adam"
+            )
 
 
 class TorchStepper:

@@ -10,7 +10,7 @@ from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_variance
-from metta.ops.losses import normalize_advantages, zero_unweighted
+from metta.ops.losses import normalize_advantages
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
 from metta.rl.experience import RolloutBuffer, obs_column, split_obs
 from metta.rl.optimizer import FlatAdam, adapted_rate, as_stepper, scheduled
@@ -25,7 +25,7 @@ from metta.rl.rollout_data import (
 from metta.rl.update import UpdateCoefs, apply_update, minibatch_loss
 from metta.rl.update_report import LOSS_NAMES, UpdateLog
 from metta.seeding import derive_seed, numpy_generator
-from metta.train.batch_sizing import minibatch_sizes
+from metta.train.batch_sizing import minibatch_sizes, nearest_divisors
 from metta.train.train_config import OptimizerConfig, PPOConfig
 
 __all__ = ["PPOOptimizer"]
@@ -69,6 +69,8 @@ class PPOOptimizer:
         self.num_updates = 0
         self.skipped_in_a_row = 0
         self.base_lr: float = optimizer.param_groups[0]["lr"]
+        rates = [group["lr"] for group in optimizer.param_groups]
+        self._rate_shares = [rate / self.base_lr if self.base_lr else 1.0 for rate in rates]
         self._stepper = as_stepper(optimizer)
         self._check_parameters()
 
@@ -111,9 +113,11 @@ class PPOOptimizer:
         }
         if not self.policy.is_recurrent:
             columns = {name: column[None] for name, column in columns.items()}
-        batch = Minibatch(columns, split_obs(spec, columns), {}, None)
-        result = minibatch_loss(self.policy, batch, self._coefs(0.0))
-        return dict(zip(LOSS_NAMES, result.terms.unbind(), strict=True))
+        state = self.policy.initial_state(columns["values"].shape[1])
+        batch = Minibatch(columns, split_obs(spec, columns), state, None)
+        terms = minibatch_loss(self.policy, batch, self._coefs(0.0)).terms
+        parts = (*terms[:4].unbind(), *terms[4:].detach().unbind())
+        return dict(zip(LOSS_NAMES, parts, strict=True))
 
     def compute_advantages(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """``advantages`` and ``returns`` ``[T, N]`` of a rollout, in raw reward units."""
@@ -121,6 +125,10 @@ class PPOOptimizer:
         rewards, values = columns["rewards"], columns["values"]
         next_values, terminated = columns["next_values"], columns["terminated"]
         ended = terminated | columns["truncated"]
+        if "valid" in columns:
+            # a step that was not taken says nothing about those before it
+            ended = ended | ~columns["valid"]
+            ended[:-1] |= ~columns["valid"][1:]
         discounts = {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
         if config.advantage_estimator == "gae":
             advantages = gae(rewards, values, next_values, terminated, ended, **discounts)
@@ -165,7 +173,8 @@ class PPOOptimizer:
         """
         data = experience.columns if isinstance(experience, RolloutBuffer) else experience
         columns = check_rollout(data, self.policy)
-        recompute = self.config.advantage_estimator == "vtrace" and "rewards" in columns
+        known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()
+        recompute = self.config.advantage_estimator == "vtrace" and known
         if recompute or not {"advantages", "returns"} <= columns.keys():
             columns.update(self.compute_advantages(columns))
         custom = as_custom_losses(custom_loss_fns)
@@ -191,7 +200,7 @@ class PPOOptimizer:
         names = self._needed_columns(columns, custom)
         sizes = self._minibatch_sizes(columns)
         generator = numpy_generator(self.seed, "minibatch", rank=self.rank, epoch=self.num_updates)
-        stopped = torch.zeros((), dtype=torch.bool, device=self.device)
+        stopped = never = torch.zeros((), dtype=torch.bool, device=self.device)
         for _ in range(config.update_epochs):
             order = torch.from_numpy(generator.permutation(sum(sizes))).to(self.device)
             for index in order.split(sizes):
@@ -201,8 +210,11 @@ class PPOOptimizer:
                 if config.target_kl is not None:
                     # stop before stepping: this gradient has already left the trust region
                     stopped = stopped | (terms[_KL_TERM] > config.target_kl)
-                norm, finite = apply_update(self._stepper, terms, stopped, config.max_grad_norm)
-                log.add(terms, norm, finite, computed=~before, stopped=stopped)
+                # without a valid sample there is no gradient, and momentum alone must not step
+                empty = never if batch.weights is None else batch.weights.sum() == 0
+                idle, limit = stopped | empty, config.max_grad_norm
+                norm, finite = apply_update(self._stepper, terms, idle, limit)
+                log.add(terms, norm, finite, computed=~(before | empty), stopped=stopped)
                 # nothing steps any more; only the CPU may look without waiting for a device
                 if config.target_kl is not None and self.device.type == "cpu" and bool(stopped):
                     return log
@@ -225,15 +237,10 @@ class PPOOptimizer:
 
     def _prepare(self, batch: Minibatch) -> Minibatch:
         """Normalise advantages over the whole minibatch, before it is split for accumulation."""
-        columns, weights = batch.columns, batch.weights
-        if weights is not None:
-            # whatever stands in invalid rows must not meet a product: 0 * NaN is NaN
-            for name in ("log_probs", "values", "returns", "advantages"):
-                columns[name] = zero_unweighted(columns[name], weights)
         if self.config.normalize_advantages:
-            raw = columns["advantages"]
-            counted = torch.ones_like(raw) if weights is None else weights
-            columns["advantages"] = normalize_advantages(raw, counted)
+            raw = batch.columns["advantages"]
+            counted = torch.ones_like(raw) if batch.weights is None else batch.weights
+            batch.columns["advantages"] = normalize_advantages(raw, counted)
         return batch
 
     def _needed_columns(
@@ -256,18 +263,18 @@ class PPOOptimizer:
 
     def _minibatch_sizes(self, columns: Mapping[str, Tensor]) -> list[int]:
         items = num_items(columns, self.policy)
-        samples = columns["values"].numel()
-        length = samples // items
+        length = columns["values"].numel() // items
         size = self.config.minibatch_size
-        if size is not None and size % length:
+        if length == 1 or size is None:
+            return minibatch_sizes(items, self.config.num_minibatches, size)
+        if size % length or items % (size // length):
+            near = nearest_divisors(items, max(1, size // length))
             raise ConfigError(
-                f"minibatch_size={size} is not a multiple of the segment length {length} of a recurrent "
-                f"policy; try minibatch_size={max(1, round(size / length)) * length}"
+                f"minibatch_size={size} is not a number of segments of length {length} that divides "
+                f"the {items} segments of a recurrent policy's batch; "
+                f"try minibatch_size={' or '.join(str(count * length) for count in near)}"
             )
-        in_samples = minibatch_sizes(samples, self.config.num_minibatches, size)
-        if length == 1:
-            return in_samples
-        return minibatch_sizes(items, self.config.num_minibatches, size and size // length)
+        return [size // length] * (items * length // size)
 
     def _coefs(self, progress: float) -> UpdateCoefs:
         config = self.config
@@ -294,13 +301,13 @@ class PPOOptimizer:
 
     @property
     def learning_rate(self) -> float:
-        """Step size of the next update."""
+        """Step size of the next update, of the first parameter group; others keep their proportion."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for group, share in zip(self.optimizer.param_groups, self._rate_shares, strict=True):
+            group["lr"] = rate * share
 
     def _finish(
         self, log: UpdateLog, columns: Mapping[str, Tensor], coefs: UpdateCoefs

@@ -7,23 +7,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
+from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env
+from metta.envs.vec_env import VecEnv
 from metta.errors import MettaWarning
 from metta.rl.collector import RolloutCollector
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
 from metta.rl.experience import RolloutBuffer
 from metta.rl.loop import EpochListener, run_training
-from metta.rl.numerics import resolve_device, resolve_plan
+from metta.rl.numerics import resolve_batch, resolve_device, resolve_plan
 from metta.rl.optimizer import make_optimizer
 from metta.rl.ppo import PPOOptimizer
 from metta.rl.training_state import TrainerState
-from metta.stateful import Stateful, StateRegistry, digest_of
+from metta.rl.update_report import LOSS_NAMES
+from metta.stateful import NamedState, Stateful, StateRegistry, digest_of
 from metta.store.rollout_file import Rollout, library_versions, load_rollout
+from metta.train.batch_sizing import BatchPlan, check_minibatch_size
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
@@ -56,8 +61,12 @@ class PPOTrainer:
         **settings: Any,
     ) -> None:
         self.config = apply_settings(config or TrainingConfig(), settings)
-        trainer, rollout = self.config.trainer, self.config.trainer.rollout
-        self.device = resolve_device(trainer.device)
+        self.batch_plan: BatchPlan | None = None
+        """Sizes that `auto_batch` chose, and why."""
+        if self.config.trainer.rollout.auto_batch:
+            self.config, self.batch_plan = resolve_batch(self.config, env, settings)
+        rollout = self.config.trainer.rollout
+        self.device = resolve_device(self.config.trainer.device)
         self.env = make_vec_env(
             env,
             num_envs=rollout.num_envs,
@@ -65,18 +74,27 @@ class PPOTrainer:
             num_groups=rollout.num_groups,
             step_timeout_seconds=rollout.step_timeout_seconds,
         )
-        self.env_name = env if isinstance(env, str) else type(env).__name__
-        self.policy: Policy = as_policy(
-            policy,
-            self.env.observation_space,
-            self.env.action_space,
-            self.config.agent,
-            seed=trainer.seed,
-        ).to(self.device)
+        self.env_name = _name_of(env)
+        try:
+            self._build(policy, custom_losses)
+        except BaseException:
+            if not isinstance(env, gymnasium.Env | VectorEnv | VecEnv):  # made here, closed here
+                self.env.close()
+            raise
+
+    def _build(
+        self, policy: nn.Module | None, custom_losses: Sequence[CustomLoss | LossFunction]
+    ) -> None:
+        trainer = self.config.trainer
+        spaces = self.env.observation_space, self.env.action_space
+        self.policy: Policy = as_policy(policy, *spaces, self.config.agent, seed=trainer.seed)
+        self.policy.to(self.device)
         self.custom_losses = as_custom_losses(custom_losses)
         modules = [loss.fn for loss in self.custom_losses if isinstance(loss.fn, nn.Module)]
         extra = [p for module in modules for p in module.to(self.device).parameters()]
-        self.optimizer = make_optimizer([*self.policy.parameters(), *extra], trainer.optimizer)
+        # a loss may hold the policy itself: each parameter counts once
+        parameters = dict.fromkeys([*self.policy.parameters(), *extra])
+        self.optimizer = make_optimizer(parameters, trainer.optimizer)
         self.ppo = PPOOptimizer(
             self.policy,
             self.optimizer,
@@ -85,22 +103,20 @@ class PPOTrainer:
             optimizer_config=trainer.optimizer,
             seed=trainer.seed,
         )
-        self.collector = RolloutCollector(
-            self.env,
-            self.policy,
-            self._new_buffer(rollout.horizon),
-            self.device,
-            seed=trainer.seed,
-            actor=trainer.numerics.actor,
+        buffer = self._new_buffer(trainer.rollout.horizon)
+        check_minibatch_size(
+            trainer.ppo.minibatch_size,
+            horizon=buffer.horizon,
+            rows=buffer.num_rows,
+            segment_length=buffer.segment_length if self.policy.is_recurrent else 1,
         )
-        self.plan = resolve_plan(
-            trainer, self.policy, self.env.num_groups, self.collector.actor_kind
-        )
+        parts = (self.env, self.policy, buffer, self.device)
+        self.collector = RolloutCollector(*parts, seed=trainer.seed, actor=trainer.numerics.actor)
+        groups, actor = self.env.num_groups, self.collector.actor_kind
+        self.plan = resolve_plan(trainer, self.policy, groups, actor)
         self.state = TrainerState()
         self.recent_returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
-        self.progress = 0.0
-        """Share of the current `train` call that is done; steers schedules."""
-        self._last_steps = 0
+        self._steps_collected = 0
         self._architecture = self.policy.architecture_hash()
         self._config_hash = digest_of(repr(self.config))
         self._register()
@@ -108,9 +124,9 @@ class PPOTrainer:
     def _register(self) -> None:
         self.registry = StateRegistry()
         parts: list[Any] = [self.policy, self.ppo, self.collector, self.state]
-        parts.append(_Named("optimizer", self.optimizer))
+        parts.append(NamedState("optimizer", self.optimizer))
         parts += [
-            _Named(f"loss/{loss.label}", loss.fn)
+            NamedState(f"loss/{loss.label}", loss.fn)
             for loss in self.custom_losses
             if isinstance(loss.fn, nn.Module | Stateful)
         ]
@@ -118,15 +134,13 @@ class PPOTrainer:
             self.registry.add(part)
 
     def _new_buffer(self, horizon: int) -> RolloutBuffer:
-        return RolloutBuffer.for_env(
-            self.policy,
-            self.env,
-            horizon,
-            bptt_horizon=self.config.trainer.rollout.bptt_horizon,
-        )
+        segment = self.config.trainer.rollout.bptt_horizon
+        return RolloutBuffer.for_env(self.policy, self.env, horizon, bptt_horizon=segment)
 
     def collect_rollouts(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """A rollout of `n_steps` per environment (default: the configured horizon), learning nothing.
+
+        Episodes run on from call to call, so a rollout that is thrown away still moves the run on.
 
         Tensors are ``[T, N, ...]`` and belong to the caller: ``observations`` (one column per leaf for
         nested spaces), ``actions, rewards, terminated, truncated, valid, episode_starts, values,
@@ -140,7 +154,8 @@ class PPOTrainer:
         if steps != self.collector.experience.horizon:
             self.collector.experience = self._new_buffer(steps)
         with self.plan.applied():
-            stats, self._last_steps = self.collector.collect()
+            stats, num_steps = self.collector.collect()
+            self._steps_collected += num_steps
             self.recent_returns.extend(stats["episode_return"])
             columns = self.collector.experience.columns
             columns |= self.ppo.compute_advantages(columns)
@@ -160,8 +175,7 @@ class PPOTrainer:
             warnings.warn(
                 "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
             )
-            return dict.fromkeys(("policy_loss", "value_loss", "entropy_loss", "total_loss",
-                                  "approx_kl", "clipfrac"), 0.0)  # fmt: skip
+            return dict.fromkeys(LOSS_NAMES, 0.0)
         with self.plan.applied():
             losses = self.ppo.update(rollout_data, self.custom_losses, progress=self.progress)
             self._update_normalizers(rollout_data)
@@ -187,17 +201,27 @@ class PPOTrainer:
         """
         total = self.config.trainer.total_timesteps if total_timesteps is None else total_timesteps
         first = self.state.agent_step
+        self.state.stop_reason = None  # a stop that was asked for ended the call before
 
         def step(state: TrainerState) -> dict[str, float]:
             self.progress = (state.agent_step - first) / max(total, 1)
-            self._last_steps = 0
+            self._steps_collected = 0
             data = self.collect_rollouts(self.config.trainer.rollout.horizon)
             losses = self.learn(data)
             # a subclass that collects in its own way counts what it hands to learn()
-            state.agent_step += self._last_steps or _num_samples(data)
+            state.agent_step += self._steps_collected or _num_samples(data)
             return {"episode_return": self.mean_return, **losses}
 
         return run_training(self.state, step, until_step=first + total, on_epoch_end=on_epoch_end)
+
+    @property
+    def progress(self) -> float:
+        """Share of the last or current `train` call that is done; steers schedules, may be set."""
+        return self.state.progress
+
+    @progress.setter
+    def progress(self, share: float) -> None:
+        self.state.progress = share
 
     @property
     def mean_return(self) -> float:
@@ -240,21 +264,11 @@ class PPOTrainer:
         self.close()
 
 
-class _Named:
-    """Gives a torch object the name under which its state is kept."""
-
-    state_version = 1
-
-    def __init__(self, name: str, part: Any) -> None:
-        self.state_name = name
-        self.part = part
-
-    def state_dict(self) -> Mapping[str, Any]:
-        state: Mapping[str, Any] = self.part.state_dict()
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.part.load_state_dict(state)
+def _name_of(env: Any) -> str:
+    """The id of an environment where it has one, else the name of its class or factory."""
+    spec = None if isinstance(env, str) else getattr(env, "spec", None)
+    named: str = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+    return named if spec is None else str(spec.id)
 
 
 def _num_samples(data: Mapping[str, Tensor]) -> int:

@@ -21,6 +21,7 @@ __all__ = ["Minibatch", "check_rollout", "combine_rollouts", "cut_minibatch"]
 
 STATE_PREFIX = "recurrent_state/"
 _FLOAT_COLUMNS = ("values", "log_probs", "advantages", "returns", "rewards", "next_values")
+_FLAG_COLUMNS = ("terminated", "truncated", "valid", "episode_starts", "action_masks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,32 @@ def check_rollout(data: Mapping[str, Tensor], policy: Policy) -> dict[str, Tenso
         )
     _check_shapes(data, policy)
     _check_manifest(data, policy)
-    columns = {name: column.to(policy.device) for name, column in data.items()}
+    kinds = dict.fromkeys(_FLOAT_COLUMNS, policy.dtype) | dict.fromkeys(_FLAG_COLUMNS, torch.bool)
+    columns = {k: v.to(policy.device, kinds.get(k, v.dtype)) for k, v in data.items()}
     if "valid" not in columns:
         columns["valid"] = torch.ones_like(columns["values"], dtype=torch.bool)
     _check_finite(columns)
-    return columns
+    return columns if bool(columns["valid"].all()) else _without_invalid(columns)
+
+
+def _without_invalid(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in which nothing that stands in invalid rows can spoil a product: 0 * NaN is NaN.
+
+    Finite observations stay, since a recurrent policy has seen them.
+    """
+    invalid = ~columns["valid"]
+    cleared = {name: columns[name] for name in (*_FLOAT_COLUMNS, "actions") if name in columns}
+    for name, column in cleared.items():
+        cleared[name] = column.masked_fill(_match(invalid, column), 0)
+    for name, column in columns.items():
+        if name.startswith("observations") and column.dtype.is_floating_point:
+            cleared[name] = column.masked_fill(_match(invalid, column) & ~column.isfinite(), 0)
+    return columns | cleared
+
+
+def _match(flags: Tensor, column: Tensor) -> Tensor:
+    """``[T, N]`` flags with as many axes as a column."""
+    return flags.reshape(*flags.shape, *(1,) * (column.dim() - 2))
 
 
 def _check_shapes(data: Mapping[str, Tensor], policy: Policy) -> None:
@@ -87,7 +109,13 @@ def _check_shapes(data: Mapping[str, Tensor], policy: Policy) -> None:
                 f"{policy.observation_space} and action space {policy.action_space} needs "
                 f"{expected[name]}; was the rollout collected in another environment?"
             )
-        if not name.startswith(STATE_PREFIX) and shape[:2] != lead:
+        if name.startswith(STATE_PREFIX):
+            if shape[1:2] != lead[1:] or not shape[0] or lead[0] % shape[0]:
+                raise RolloutError(
+                    f"column {name!r} has shape {shape}; it must hold one state per segment, "
+                    f"[S, {lead[1]}, ...] where S divides {lead[0]}"
+                )
+        elif shape[:2] != lead:
             raise RolloutError(f"column {name!r} has shape {shape}; it must begin with {lead}")
     if data["actions"].dtype.is_floating_point != spec.action_dtype.is_floating_point:
         raise RolloutError(

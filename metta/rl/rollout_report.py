@@ -72,7 +72,9 @@ def describe_rollout(data: Mapping[str, Tensor]) -> RolloutReport:
     """
     if "rewards" not in data:
         raise RolloutError(f"describe_rollout needs the column 'rewards'; found {sorted(data)}")
-    rewards = data["rewards"].numpy(force=True)
+    rewards = _as_numpy(data["rewards"])
+    if rewards.ndim != 2:
+        raise RolloutError(f"column 'rewards' has shape {rewards.shape}; it must be [T, N]")
     flags = {
         name: data[name].numpy(force=True) if name in data else np.zeros(rewards.shape, bool)
         for name in ("terminated", "truncated")
@@ -94,13 +96,19 @@ def describe_rollout(data: Mapping[str, Tensor]) -> RolloutReport:
     )
 
 
+def _as_numpy(column: Tensor) -> np.ndarray:
+    """The values on the host; reduced floats, which NumPy lacks, as float32."""
+    reduced = column.is_floating_point() and column.element_size() < 4
+    return (column.float() if reduced else column).numpy(force=True)
+
+
 def _column(column: Tensor) -> ColumnReport:
-    values = column.numpy(force=True)
+    values = _as_numpy(column)
     finite = values[np.isfinite(values)]
     empty = finite.size == 0
     return ColumnReport(
         shape=tuple(values.shape),
-        dtype=str(values.dtype),
+        dtype=str(column.dtype).removeprefix("torch."),
         minimum=float("nan") if empty else float(finite.min()),
         maximum=float("nan") if empty else float(finite.max()),
         mean=float("nan") if empty else float(finite.mean(dtype=np.float64)),

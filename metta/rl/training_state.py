@@ -16,6 +16,8 @@ class TrainerState:
 
     agent_step: int = 0
     epoch: int = 0
+    progress: float = 0.0
+    """Share of the run that is done, 0..1; steers schedules."""
     stop_reason: str | None = None
     stats: dict[str, float] = field(default_factory=dict)
     """Metrics of the last epoch."""
@@ -34,8 +36,9 @@ class TrainerState:
 
     def state_dict(self) -> dict[str, Any]:
         """Counters only: metrics are output, not state."""
-        return {"agent_step": self.agent_step, "epoch": self.epoch}
+        return {"agent_step": self.agent_step, "epoch": self.epoch, "progress": self.progress}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back counters."""
         self.agent_step, self.epoch = int(state["agent_step"]), int(state["epoch"])
+        self.progress = float(state["progress"])

@@ -36,9 +36,10 @@ class UpdateLog:
         self._rows.append(torch.cat([terms, flags]))
 
     def add_metrics(self, metrics: Metrics) -> None:
-        """What custom losses reported."""
+        """What custom losses reported; their graphs are let go."""
         if metrics:
-            self._metrics.append(metrics)
+            plain = {k: v.detach() if isinstance(v, Tensor) else v for k, v in metrics.items()}
+            self._metrics.append(plain)
 
     def report(self) -> "UpdateReport":
         """Everything as numbers on the host."""
@@ -79,6 +80,8 @@ class UpdateReport:
             if in_a_row >= limit:
                 pairs = zip(LOSS_NAMES, self.losses.T, strict=True)
                 bad = [name for name, column in pairs if not np.isfinite(column).all()]
+                custom = self.custom.items()
+                bad += [f"custom loss {k!r}" for k, v in custom if not np.isfinite(v).all()]
                 raise NonFiniteError(
                     f"{in_a_row} optimizer steps in a row were skipped because "
                     f"{', '.join(bad) or 'the gradient'} became NaN or infinite; the policy keeps "

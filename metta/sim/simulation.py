@@ -11,7 +11,7 @@ from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.envs.factory import row_seeds
 from metta.envs.vec_env import VecEnv, group_slices
-from metta.errors import EnvError
+from metta.errors import ConfigError, EnvError
 from metta.seeding import numpy_generator
 
 __all__ = ["EpisodeScores", "run_episodes"]
@@ -45,12 +45,16 @@ def run_episodes(
     Counting by start keeps short episodes from crowding out long ones. `greedy` takes the most likely
     action instead of a sample.
     """
-    was_training = policy.training
+    if num_episodes < 1:
+        raise ConfigError(f"num_episodes={num_episodes}; it must be at least 1")
+    # one by one: parts of a policy may be frozen in evaluation mode
+    modes = [(module, module.training) for module in policy.modules()]
     policy.eval()
     try:
         return _play(policy, vec_env, num_episodes, seed, greedy, max_steps)
     finally:
-        policy.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training
 
 
 class _Ledger:

@@ -10,19 +10,30 @@ import safetensors
 import safetensors.torch
 
 from metta.agent.policy import Policy
-from metta.errors import PolicyError
+from metta.errors import NonFiniteError, PolicyError
 from metta.files import atomic_write
 
 __all__ = ["load_weights", "save_policy"]
 
 FORMAT = "metta-policy"
 FORMAT_VERSION = 1
+_UNREADABLE = (OSError, KeyError, TypeError, ValueError, RecursionError)
 
 
 def save_policy(
     path: str | os.PathLike[str], policy: Policy, metadata: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write a policy's whole state atomically; `metadata` is plain data kept beside it."""
+    """Write a policy's whole state atomically; `metadata` is plain data kept beside it.
+
+    A policy with NaN or infinite weights is not written: `NonFiniteError`.
+    """
+    broken = [
+        name
+        for name, value in policy.state_dict().items()
+        if value.is_floating_point() and not bool(value.isfinite().all())
+    ]
+    if broken:
+        raise NonFiniteError(f"the policy is not saved: {broken} hold NaN or infinity")
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -45,17 +56,19 @@ def save_policy(
 def load_weights(path: str | os.PathLike[str], policy: Policy) -> dict[str, Any]:
     """Put a file's weights into a policy of the same architecture; returns the file's metadata."""
     source = Path(path)
+    if not source.is_file():
+        raise PolicyError(f"there is no policy file {str(source)!r}")
     try:
         with safetensors.safe_open(source, framework="pt") as opened:
             manifest = json.loads((opened.metadata() or {})["manifest"])
+            found = manifest["format"], manifest["format_version"]
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a mapping
-    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+    except (*_UNREADABLE, safetensors.SafetensorError) as error:
         raise PolicyError(f"{str(source)!r} is not a policy written by metta: {error}") from error
-    if manifest.get("format") != FORMAT or manifest.get("format_version") != FORMAT_VERSION:
+    if found != (FORMAT, FORMAT_VERSION):
         raise PolicyError(
-            f"{str(source)!r} has format {manifest.get('format')!r} version "
-            f"{manifest.get('format_version')!r}; this version of metta reads {FORMAT!r} "
-            f"version {FORMAT_VERSION}"
+            f"{str(source)!r} has format {found[0]!r} version {found[1]!r}; this version of metta reads "
+            f"{FORMAT!r} version {FORMAT_VERSION}"
         )
     if manifest["policy_architecture"] != policy.architecture_hash():
         raise PolicyError(
@@ -63,5 +76,5 @@ def load_weights(path: str | os.PathLike[str], policy: Policy) -> dict[str, Any]
             f"{manifest['observation_space']}, which does not fit this policy's layers or spaces"
         )
     policy.load_state_dict(tensors)
-    found: dict[str, Any] = manifest["metadata"]
-    return found
+    metadata: dict[str, Any] = manifest["metadata"]
+    return metadata

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,11 @@ FORMAT_VERSION = 1
 
 
 class Rollout(dict[str, Tensor]):
-    """Columns of a rollout and where they came from; to `torch.save` it is a plain mapping."""
+    """Columns of a rollout and where they came from.
+
+    `torch.save` writes it as an `OrderedDict` of tensors that keeps the manifest as an attribute, which
+    ``torch.load(path, weights_only=True)`` reads without metta.
+    """
 
     def __init__(
         self, columns: Mapping[str, Tensor], manifest: Mapping[str, Any] | None = None
@@ -33,7 +38,7 @@ class Rollout(dict[str, Tensor]):
         """Policy and config hashes, environment, seed, versions; empty where unknown."""
 
     def __reduce__(self) -> Any:
-        return dict, (), None, None, iter(self.items())
+        return OrderedDict, (), {"manifest": self.manifest}, None, iter(self.items())
 
 
 @functools.cache
@@ -61,7 +66,7 @@ def save_rollout(path: str | os.PathLike[str], data: Mapping[str, Tensor]) -> Pa
         "columns": {name: list(column.shape) for name, column in data.items()},
         "source": getattr(data, "manifest", {}),
     }
-    tensors = {name: column.detach().cpu().contiguous() for name, column in data.items()}
+    tensors = _own_memory(data)
     metadata = {"manifest": json.dumps(manifest)}
     return atomic_write(
         path, lambda target: safetensors.torch.save_file(tensors, target, metadata=metadata)
@@ -77,30 +82,54 @@ def load_rollout(path: str | os.PathLike[str]) -> Rollout:
         with safetensors.safe_open(source, framework="pt") as opened:
             manifest = _manifest(opened.metadata(), source)
             columns = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a mapping
-    except safetensors.SafetensorError as error:
+    except (OSError, safetensors.SafetensorError) as error:
         raise RolloutError(
             f"{str(source)!r} is not a rollout file or is damaged ({error}); "
             "rollout files are written by save_rollout. For a dict saved with torch.save use "
             "torch.load(path, weights_only=True) and pass the dict to learn()"
         ) from error
-    for name, shape in manifest["columns"].items():
-        if name not in columns or list(columns[name].shape) != shape:
-            raise RolloutError(f"{str(source)!r} is damaged: column {name!r} is not as announced")
+    found = {name: list(column.shape) for name, column in columns.items()}
+    if found != manifest["columns"]:
+        names = sorted(
+            name
+            for name in found.keys() | manifest["columns"].keys()
+            if found.get(name) != manifest["columns"].get(name)
+        )
+        raise RolloutError(f"{str(source)!r} is damaged: columns {names} are not as announced")
     return Rollout(columns, manifest["source"])
+
+
+def _own_memory(data: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous columns on the host, no two of which share memory: the format has no aliases."""
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, column in data.items():
+        tensor = column.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if storage in seen else tensor
+        seen.add(storage)
+    return tensors
 
 
 def _manifest(metadata: Mapping[str, str] | None, source: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((metadata or {})["manifest"])
-        if manifest["format"] != FORMAT:
-            raise KeyError("format")
         version = int(manifest["format_version"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise RolloutError(
-            f"{str(source)!r} is a safetensors file, but not a rollout written by save_rollout"
-        ) from error
+        known = manifest["format"] == FORMAT
+        # another version may hold something else
+        if version == FORMAT_VERSION:
+            known = known and all(isinstance(manifest[key], dict) for key in ("columns", "source"))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise RolloutError(_not_ours(source)) from error
+    if not known:
+        raise RolloutError(_not_ours(source))
     if version != FORMAT_VERSION:
         raise RolloutError(
-            f"{str(source)!r} has rollout format {version}, this version of metta reads {FORMAT_VERSION}"
+            f"{str(source)!r} has rollout format {version}, this version of metta reads "
+            f"{FORMAT_VERSION}; read it with the version that wrote it, or collect it again"
         )
     return manifest
+
+
+def _not_ours(source: Path) -> str:
+    return f"{str(source)!r} is a safetensors file, but not a rollout written by save_rollout"

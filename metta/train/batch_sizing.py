@@ -4,12 +4,19 @@ from dataclasses import dataclass
 
 from metta.errors import ConfigError
 
-__all__ = ["BatchPlan", "minibatch_sizes", "nearest_divisors", "propose_batch"]
+__all__ = [
+    "BatchPlan",
+    "check_minibatch_size",
+    "minibatch_sizes",
+    "nearest_divisors",
+    "propose_batch",
+]
 
 _TARGET_BATCH = 2048
 _TARGET_MINIBATCHES = 4
 _ENVS_PER_CORE = 8
 _LONGEST_HORIZON = 2048
+_USUAL_HORIZON = 128
 _SHORTEST_HORIZON = 8
 _MEMORY_SHARE = 0.25
 
@@ -55,6 +62,25 @@ def minibatch_sizes(batch: int, num_minibatches: int, minibatch_size: int | None
     return [size + 1] * larger + [size] * (parts - larger)
 
 
+def check_minibatch_size(
+    size: int | None, *, horizon: int, rows: int, segment_length: int = 1
+) -> None:
+    """See that minibatches of `size` samples divide a rollout; `ConfigError` names sizes that do.
+
+    Recurrent policies take whole segments of `segment_length` steps.
+    """
+    batch = horizon * rows
+    if size is None or (batch % size == 0 and size % segment_length == 0):
+        return
+    wanted = max(1, size // segment_length)
+    legal = [d * segment_length for d in nearest_divisors(batch // segment_length, wanted)]
+    segments = f" in segments of {segment_length} steps" if segment_length > 1 else ""
+    raise ConfigError(
+        f"minibatch_size={size} does not divide the batch of {batch} (horizon {horizon} x {rows} rows)"
+        f"{segments}; try minibatch_size={' or '.join(str(d) for d in legal)}"
+    )
+
+
 def propose_batch(
     *,
     agents_per_env: int = 1,
@@ -62,37 +88,39 @@ def propose_batch(
     memory_bytes: int,
     row_bytes: int,
     bptt_horizon: int = 16,
+    num_envs: int | None = None,
+    horizon: int | None = None,
 ) -> BatchPlan:
     """Sizes for a machine: environments from cores, steps from the target batch and from memory.
 
     `row_bytes` is what one agent's step takes in a rollout (observation, action and about ten numbers).
-    Everything is a power of two times `agents_per_env`, so that minibatches and segments divide.
+    Sizes are powers of two (times `agents_per_env`), so that minibatches and segments divide. A given
+    `num_envs` or `horizon` is kept, and the rest fitted to it.
 
         plan = propose_batch(cores=8, memory_bytes=16 << 30, row_bytes=28_224)
         print(plan.explanation)
     """
-    for name, value in (("agents_per_env", agents_per_env), ("cores", cores)):
-        if value < 1:
-            raise ConfigError(f"{name}={value}; it must be at least 1")
+    _check_counts(agents_per_env=agents_per_env, cores=cores, row_bytes=row_bytes)
     budget = int(memory_bytes * _MEMORY_SHARE)
-    smallest = row_bytes * agents_per_env * _SHORTEST_HORIZON
-    if smallest > budget:
-        raise ConfigError(
-            f"one environment with {agents_per_env} agents needs {smallest:,} bytes for "
-            f"{_SHORTEST_HORIZON} steps, but only {budget:,} ({_MEMORY_SHARE:.0%} of memory) may be "
-            "used; shrink the observation or use a machine with more memory"
-        )
-    num_envs = _power_of_two_at_most(max(1, _ENVS_PER_CORE * cores // agents_per_env))
-    while row_bytes * agents_per_env * num_envs * _SHORTEST_HORIZON > budget:
-        num_envs //= 2
+    env_bytes = row_bytes * agents_per_env
+    shortest = horizon or _SHORTEST_HORIZON
+    _check_memory(num_envs or 1, shortest, env_bytes, budget)
+    envs_because = "num_envs as set" if num_envs else f"{cores} cores x {_ENVS_PER_CORE}"
+    if num_envs is None:
+        most = min(_ENVS_PER_CORE * cores // agents_per_env, budget // (env_bytes * shortest))
+        num_envs = _power_of_two_at_most(most)
     rows = num_envs * agents_per_env
-    fits = budget // (row_bytes * rows)
-    wanted = max(128, _TARGET_BATCH // rows)
-    horizon = _power_of_two_at_most(max(_SHORTEST_HORIZON, min(wanted, fits, _LONGEST_HORIZON)))
-    limit = "memory" if fits < wanted else f"the target of {_TARGET_BATCH} samples or 128 steps"
+    steps_because = "as set"
+    if horizon is None:
+        fits, wanted = budget // (row_bytes * rows), max(_USUAL_HORIZON, _TARGET_BATCH // rows)
+        horizon = _power_of_two_at_most(min(wanted, fits, _LONGEST_HORIZON))
+        target = f"the target of {_TARGET_BATCH} samples or {_USUAL_HORIZON} steps"
+        steps_because = f"limited by {'memory' if fits < wanted else target}"
     batch = rows * horizon
-    minibatch = batch // _TARGET_MINIBATCHES
-    segment = min(_power_of_two_at_most(bptt_horizon), horizon)
+    segment = nearest_divisors(horizon, bptt_horizon)[0]
+    # whole segments, so that recurrent policies can be cut this way too
+    per_minibatch = max(1, batch // segment // _TARGET_MINIBATCHES)
+    minibatch = segment * nearest_divisors(batch // segment, per_minibatch)[0]
     return BatchPlan(
         num_envs=num_envs,
         horizon=horizon,
@@ -100,12 +128,27 @@ def propose_batch(
         bptt_horizon=segment,
         batch_size=batch,
         explanation=(
-            f"{cores} cores x {_ENVS_PER_CORE} -> {num_envs} envs x {agents_per_env} agents = {rows} "
-            f"rows; horizon {horizon} (limited by {limit}) -> batch {batch} = "
-            f"{_TARGET_MINIBATCHES} minibatches of {minibatch}; "
-            f"{batch * row_bytes / 1e6:.1f} MB of {budget / 1e6:.0f} MB allowed"
+            f"{envs_because} -> {num_envs} envs x {agents_per_env} agents = {rows} rows; "
+            f"horizon {horizon} ({steps_because}) -> batch {batch} = {batch // minibatch} minibatches "
+            f"of {minibatch}; {batch * row_bytes / 1e6:.1f} MB of {budget / 1e6:.0f} MB allowed"
         ),
     )
+
+
+def _check_memory(num_envs: int, steps: int, env_bytes: int, budget: int) -> None:
+    needed = num_envs * steps * env_bytes
+    if needed > budget:
+        raise ConfigError(
+            f"num_envs={num_envs} and {steps} steps need {needed:,} bytes, but only {budget:,} "
+            f"({_MEMORY_SHARE:.0%} of memory) may be used; shrink the observation, num_envs or the "
+            "horizon, or use a machine with more memory"
+        )
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value}; it must be at least 1")
 
 
 def _power_of_two_at_most(value: int) -> int:

@@ -95,6 +95,7 @@ PRESETS: dict[str, Callable[[], TrainingConfig]] = {
     "lunar_lander": lunar_lander_config,
     "pendulum": pendulum_config,
 }
+"""Presets by name."""
 
 
 def preset_for(env_id: str) -> TrainingConfig:

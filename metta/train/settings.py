@@ -1,18 +1,21 @@
 """Flat settings by any usual name, laid over a configuration: the one alias table."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from metta.errors import ConfigError, did_you_mean
+from metta.train.problems import explain
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["ALIASES", "apply_settings"]
+__all__ = ["ALIASES", "apply_settings", "changed_paths", "setting_paths"]
 
 ALIASES: dict[str, str] = {
     "lr": "trainer.optimizer.learning_rate",
     "lr_schedule": "trainer.optimizer.schedule",
+    "lr_schedule_end": "trainer.optimizer.schedule_end",
     "optimizer_name": "trainer.optimizer.name",
     "n_epochs": "trainer.ppo.update_epochs",
     "num_epochs": "trainer.ppo.update_epochs",
@@ -23,48 +26,62 @@ ALIASES: dict[str, str] = {
     "entropy_coef": "trainer.ppo.ent_coef",
     "batch_size": "trainer.ppo.minibatch_size",
     "normalize_advantage": "trainer.ppo.normalize_advantages",
+    "norm_adv": "trainer.ppo.normalize_advantages",
     "n_steps": "trainer.rollout.horizon",
     "num_steps": "trainer.rollout.horizon",
     "n_envs": "trainer.rollout.num_envs",
+    "agent_name": "agent.name",
     "normalize_obs": "agent.normalize_observations",
     "total_steps": "trainer.total_timesteps",
 }
-"""Other spelling -> path. Every field is also known by its own name where that name is unique."""
+"""Other spelling -> path. Every field also goes by its path, and by its own name where that is unique."""
 
 
-def _leaf_paths(config: Any, prefix: str = "") -> list[str]:
-    paths = []
+def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting by its path, e.g. ``trainer.ppo.gamma``."""
+    leaves: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         path = f"{prefix}{field.name}"
         value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            paths += _leaf_paths(value, f"{path}.")
-        else:
-            paths.append(path)
-    return paths
+        leaves |= _leaves(value, f"{path}.") if dataclasses.is_dataclass(value) else {path: value}
+    return leaves
 
 
-def _name_table(config: TrainingConfig) -> dict[str, str]:
+def _paths_by_name(config: TrainingConfig) -> dict[str, list[str]]:
     by_name: dict[str, list[str]] = {}
-    for path in _leaf_paths(config):
+    for path in _leaves(config):
         by_name.setdefault(path.rpartition(".")[2], []).append(path)
+    return by_name
+
+
+def setting_paths(config: TrainingConfig) -> dict[str, str]:
+    """Every name under which a setting is known, with the path of its field."""
+    by_name = _paths_by_name(config)
     unique = {name: paths[0] for name, paths in by_name.items() if len(paths) == 1}
-    return {**unique, **ALIASES}
+    return {path: path for path in _leaves(config)} | unique | ALIASES
 
 
-def apply_settings(base: TrainingConfig, settings: dict[str, Any]) -> TrainingConfig:
+def changed_paths(config: TrainingConfig) -> set[str]:
+    """Paths of the settings that differ from their defaults."""
+    defaults = _leaves(TrainingConfig())
+    return {path for path, value in _leaves(config).items() if value != defaults[path]}
+
+
+def apply_settings(base: TrainingConfig, settings: Mapping[str, Any]) -> TrainingConfig:
     """A configuration with flat `settings` laid over `base`; every problem in one `ConfigError`.
 
     apply_settings(TrainingConfig(), {"learning_rate": 1e-3, "n_steps": 64})
     """
-    names = _name_table(base)
+    names, by_name = setting_paths(base), _paths_by_name(base)
     values: dict[str, Any] = dataclasses.asdict(base)
     problems: list[str] = []
     seen: dict[str, str] = {}
     for name, value in settings.items():
         path = names.get(name)
         if path is None:
-            problems.append(f"unknown setting {name!r}{did_you_mean(name, names)}")
+            several = " or ".join(repr(other) for other in by_name.get(name, []))
+            hint = f"; say which: {several}" if several else did_you_mean(name, names)
+            problems.append(f"{'ambiguous' if several else 'unknown'} setting {name!r}{hint}")
             continue
         if path in seen:
             problems.append(f"{seen[path]!r} and {name!r} both set {path}; give one of them")
@@ -74,18 +91,10 @@ def apply_settings(base: TrainingConfig, settings: dict[str, Any]) -> TrainingCo
         for parent in parents:
             node = node[parent]
         node[leaf] = value
+    try:
+        config = TypeAdapter(TrainingConfig).validate_python(values)
+    except ValidationError as error:
+        problems.append(explain(error))
     if problems:
         raise ConfigError("; ".join(problems))
-    try:
-        return TypeAdapter(TrainingConfig).validate_python(values)
-    except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"]) or "config"
-        found = "" if isinstance(problem["input"], dict) else f" (found {problem['input']!r})"
-        lines.append(f"{where}: {problem['msg']}{found}")
-    return "; ".join(lines)
+    return config

@@ -3,13 +3,16 @@
 Configurations are frozen, validated when they are built, and load without torch.
 """
 
-from typing import Annotated, Literal
+import dataclasses
+import functools
+from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
 
-from annotated_types import Ge, Gt, Le
-from pydantic import ConfigDict, Field, model_validator
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from metta.errors import ConfigError
+from metta.train.problems import explain
 
 __all__ = [
     "AgentConfig",
@@ -24,12 +27,35 @@ __all__ = [
 STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 Fraction = Annotated[float, Ge(0), Le(1)]
+Decay = Annotated[float, Ge(0), Lt(1)]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Count = Annotated[int, Ge(1)]
 
+Config = TypeVar("Config")
 
-@dataclass(kw_only=True, frozen=True, config=STRICT)
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
+)
+def _config_class(cls: type[Config]) -> type[Config]:
+    """A frozen, keyword-only, validated dataclass whose problems are a `ConfigError`."""
+    built: Any = dataclass(kw_only=True, frozen=True, config=STRICT)(cls)
+    construct = built.__init__
+
+    @functools.wraps(construct)
+    def checked(self: Any, *positional: Any, **settings: Any) -> None:
+        try:
+            construct(self, *positional, **settings)
+        except ValidationError as error:
+            known = [field.name for field in dataclasses.fields(self)]
+            raise ConfigError(explain(error, known)) from None
+
+    built.__init__ = checked
+    return cast(type[Config], built)
+
+
+@_config_class
 class PPOConfig:
     """The learning rule."""
 
@@ -75,7 +101,7 @@ class PPOConfig:
     """Optimizer steps in a row that may be skipped for NaN or infinity before training stops."""
 
 
-@dataclass(kw_only=True, frozen=True, config=STRICT)
+@_config_class
 class OptimizerConfig:
     """How gradients become steps."""
 
@@ -89,19 +115,19 @@ class OptimizerConfig:
     """Share of the first value that a linear or cosine schedule reaches at the end of the run."""
     desired_kl: Positive = 0.01
     """KL per update that `adaptive_kl` aims for."""
-    beta1: Fraction = 0.9
+    beta1: Decay = 0.9
     """Decay of Adam's first moment."""
-    beta2: Fraction = 0.999
+    beta2: Decay = 0.999
     """Decay of Adam's second moment."""
     eps: Positive = 1e-5
     """Adam's smallest denominator."""
     weight_decay: NonNegative = 0.0
     """Decoupled for `adamw`, added to the gradient for `adam` and `sgd`."""
-    momentum: Fraction = 0.0
+    momentum: Decay = 0.0
     """For `sgd`."""
 
 
-@dataclass(kw_only=True, frozen=True, config=STRICT)
+@_config_class
 class RolloutConfig:
     """How experience is collected."""
 
@@ -117,9 +143,11 @@ class RolloutConfig:
     """Steps through which gradients of recurrent policies flow; must divide the horizon."""
     step_timeout_seconds: Positive = 60.0
     """Time after which a worker that does not answer counts as hung."""
+    auto_batch: bool = False
+    """Choose `num_envs`, `horizon` and `minibatch_size` for this machine, except those that were set."""
 
 
-@dataclass(kw_only=True, frozen=True, config=STRICT)
+@_config_class
 class NumericsConfig:
     """What decides the last bits of the numbers; resolved once per run."""
 
@@ -131,7 +159,7 @@ class NumericsConfig:
     """How the update runs."""
 
 
-@dataclass(kw_only=True, frozen=True, config=STRICT)
+@_config_class
 class TrainerConfig:
     """Everything about training but the network and the environment."""
 
@@ -139,12 +167,12 @@ class TrainerConfig:
     """Agent steps of the whole run."""
     seed: Annotated[int, Ge(0)] = 1
     """Root of every random number of the run."""
-    device: str = "auto"
+    device: Annotated[str, BeforeValidator(str)] = "auto"
     """`cpu`, `cuda`, `cuda:1`, ...; `auto`: a GPU where there is one."""
-    ppo: PPOConfig = Field(default_factory=PPOConfig)
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
-    numerics: NumericsConfig = Field(default_factory=NumericsConfig)
+    ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    rollout: RolloutConfig = dataclasses.field(default_factory=RolloutConfig)
+    numerics: NumericsConfig = dataclasses.field(default_factory=NumericsConfig)
 
     @model_validator(mode="after")
     def _rollout_divides(self) -> "TrainerConfig":
@@ -158,7 +186,7 @@ class TrainerConfig:
         return self
 
 
-@dataclass(kw_only=True, frozen=True, config=STRICT)
+@_config_class
 class AgentConfig:
     """The network and what surrounds it."""
 
@@ -188,7 +216,7 @@ class AgentConfig:
     """Bound of normalised observations."""
 
 
-@dataclass(kw_only=True, frozen=True, config=STRICT)
+@_config_class
 class TrainingConfig:
     """A whole experiment."""
 
@@ -196,8 +224,8 @@ class TrainingConfig:
     """Names the run."""
     env: str = "CartPole-v1"
     """Gymnasium id."""
-    agent: AgentConfig = Field(default_factory=AgentConfig)
-    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    agent: AgentConfig = dataclasses.field(default_factory=AgentConfig)
+    trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
 
     def __post_init__(self) -> None:
         if not self.experiment_name:

@@ -14,6 +14,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
@@ -132,7 +133,8 @@ def _tell(story: list[Any], result: StepResult, row: int, observed: dict[str, by
         story.append(("step", float(result.rewards[row]), terminated, truncated, after, numbers))
     else:
         assert result.rewards[row] == 0
-        assert not (terminated or truncated)
+        assert not terminated
+        assert not truncated
     if result.starts[row]:
         story.append(("first", observed))
 
@@ -211,6 +213,46 @@ def test_no_final_observation_is_given_when_a_step_terminates_and_truncates(
             assert result.final is None
 
 
+@all_backends
+def test_only_cut_rows_have_final_observations_when_others_end_otherwise(backend: Backend) -> None:
+    both = partial(TimeLimit, CountdownEnv(2), max_episode_steps=2)
+    cut, terminated = partial(CountdownEnv, 2, truncate=True), partial(CountdownEnv, 2)
+    vec_env = backend([both, cut, terminated, cut])
+    obs = vec_env.obs_spec.zeros(NUM_ROWS)
+    vec_env.reset(SEEDS, obs)
+    actions = np.zeros(NUM_ROWS, np.int64)
+    step_all(vec_env, actions, obs)
+    found: dict[int, list[float]] = {}
+    for first, result in step_all(vec_env, actions, obs):
+        assert result.final is not None
+        rows = (first + result.final.rows).tolist()
+        found |= dict(zip(rows, result.final.obs["obs"].tolist(), strict=True))
+    assert found == {1: [2.0], 3: [2.0]}
+    vec_env.close()
+
+
+class _ResetCounterEnv(CountdownEnv):
+    """Observes how often it was reset since it was made; a seed does not change that."""
+
+    def __init__(self) -> None:
+        super().__init__(length=2)
+        self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
+        self.num_resets = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        _, info = super().reset(**kwargs)
+        self.num_resets += 1
+        return np.full(1, self.num_resets, np.float32), info
+
+
+def test_resets_are_counted_alike_when_only_the_backend_differs() -> None:
+    stories = []
+    for backend in IN_STEP.values():
+        with opened(backend, _ResetCounterEnv) as vec_env:
+            stories.append(told_by(vec_env, draw_actions(vec_env.action_space, 10), 10))
+    assert all(story == stories[0] for story in stories[1:])
+
+
 @pytest.mark.parametrize(
     "backend",
     # gymnasium's own SAME_STEP keeps a reference to the last observation, not a copy
@@ -283,9 +325,9 @@ def test_arrays_have_promised_shapes_and_dtypes_when_observations_are_nested(
 
 
 def _check_arrays(result: StepResult, num_rows: int) -> None:
-    assert (result.rewards.shape, result.rewards.dtype) == ((num_rows,), np.float32)
+    assert (result.rewards.shape, result.rewards.dtype) == ((num_rows,), np.dtype(np.float32))
     for flag in (result.terminated, result.truncated, result.valid, result.starts):
-        assert (flag.shape, flag.dtype) == ((num_rows,), np.bool_)
+        assert (flag.shape, flag.dtype) == ((num_rows,), np.dtype(np.bool_))
     assert result.action_mask is None
 
 
@@ -301,7 +343,9 @@ def test_streams_are_equal_to_the_bit_when_only_the_backend_differs(factory: Fac
             for step in range(400):
                 results = step_all(vec_env, actions[:, step], obs)
                 stream.append(row_of(obs, slice(None)))  # type: ignore[arg-type]
-                stream += [_joined(results, name) for name in ("rewards", "terminated", "truncated")]
+                stream += [
+                    _joined(results, name) for name in ("rewards", "terminated", "truncated")
+                ]
             streams.append(stream)
     assert all(stream == streams[0] for stream in streams[1:])
 
@@ -362,7 +406,7 @@ def test_bad_arguments_are_refused_when_they_do_not_fit_the_rows(backend: Backen
         obs = vec_env.obs_spec.zeros(NUM_ROWS)
         with pytest.raises(EnvError, match="2 seeds for 4 rows"):
             vec_env.reset([1, 2], obs)
-        with pytest.raises(EnvError, match="obs_spec.zeros"):
+        with pytest.raises(EnvError, match=r"obs_spec\.zeros"):
             vec_env.reset(SEEDS, {"obs": np.zeros((NUM_ROWS, 1))})
         vec_env.reset(SEEDS, obs)
         size = NUM_ROWS // vec_env.num_groups

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from metta.envs.toy import CountdownEnv
 
 
-class SimulatorCrash(RuntimeError):
+class SimulatorError(RuntimeError):
     """An error that only the environment knows."""
 
 
@@ -34,11 +34,17 @@ class FaultyEnv(CountdownEnv):
     def _misbehave(self, result: Any) -> Any:
         match self.fault:
             case "raise":
-                raise SimulatorCrash("the simulator lost its mind")
+                raise SimulatorError("the simulator lost its mind")
             case "sys_exit":
                 sys.exit(5)
             case "exit":
                 os._exit(3)
+            case "exit_with_child":
+                if os.fork():
+                    os._exit(3)
+                # a child that holds the pipes of the worker open for a while
+                time.sleep(3)
+                os._exit(0)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "segfault":
@@ -51,7 +57,7 @@ class FaultyEnv(CountdownEnv):
 
     def close(self) -> None:
         if self.fault == "close":
-            raise SimulatorCrash("the simulator would not stop")
+            raise SimulatorError("the simulator would not stop")
 
 
 class ReplyEnv(CountdownEnv):

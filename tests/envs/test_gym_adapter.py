@@ -118,7 +118,7 @@ def test_float64_observations_are_stored_as_float32_when_the_space_is_wide() -> 
         (spaces.Discrete(3, start=5), np.array([0, 1, 1], np.int8), [0, 1, 1]),
         (spaces.MultiDiscrete([2, 3]), np.array([1, 0, 0, 1, 1]), [1, 0, 0, 1, 1]),
         (spaces.MultiDiscrete([2, 3]), (np.ones(2), np.array([0, 0, 1])), [1, 1, 0, 0, 1]),
-        (spaces.MultiDiscrete([[2], [2]]), np.array([[1, 0], [0, 1]]), [1, 0, 0, 1]),
+        (spaces.MultiDiscrete(np.array([[2], [2]])), np.array([[1, 0], [0, 1]]), [1, 0, 0, 1]),
         (spaces.MultiBinary(2), np.array([1, 1, 0, 1], bool), [1, 1, 0, 1]),
     ],
 )
@@ -149,6 +149,18 @@ def test_masks_are_refused_when_no_policy_could_obey_them(
     good = np.ones(3 if isinstance(space, spaces.Discrete) else 5, bool)
     with pytest.raises(EnvError, match=rf"(?s)row 0 .* failed at step 1: .*{complaint}"):
         run(MaskedEnv([good, mask], space), 1, space.sample())
+
+
+def test_a_mask_is_refused_when_the_first_reset_had_none() -> None:
+    late = ReplyEnv(info={"action_mask": np.ones(2, bool)})
+    with pytest.raises(EnvError, match="the first reset had none"):
+        run(late, 2)
+
+
+def test_infos_of_earlier_steps_stay_when_a_later_step_ends() -> None:
+    quiet, ending = run(CountdownEnv(3), 3)[-2:]
+    assert quiet.infos == []
+    assert ending.infos == [(0, {"length": 3.0})]
 
 
 def test_a_mask_is_refused_when_it_is_bad_in_reset_already() -> None:

@@ -9,7 +9,7 @@ from metta.envs import SerialVecEnv
 from metta.envs.toy import CountdownEnv
 from metta.errors import ConfigError, EnvError
 
-from .faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorCrash
+from .faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorError
 
 
 class ClosingEnv(CountdownEnv):
@@ -25,22 +25,26 @@ def test_the_error_names_row_and_step_when_an_environment_raises() -> None:
     vec_env = SerialVecEnv([CountdownEnv, CountdownEnv, partial(FaultyEnv, "raise"), CountdownEnv])
     obs = vec_env.obs_spec.zeros(4)
     vec_env.reset(range(4), obs)
-    with pytest.raises(EnvError, match=r"row 2 .* failed at step 3: SimulatorCrash") as caught:
-        for _ in range(3):
-            vec_env.send(0, np.zeros(4, np.int64))
-            vec_env.recv(0, obs)
-    assert isinstance(caught.value.__cause__, SimulatorCrash)
+    for _ in range(2):
+        vec_env.send(0, np.zeros(4, np.int64))
+        vec_env.recv(0, obs)
+    vec_env.send(0, np.zeros(4, np.int64))
+    with pytest.raises(EnvError, match=r"row 2 .* failed at step 3: SimulatorError") as caught:
+        vec_env.recv(0, obs)
+    assert isinstance(caught.value.__cause__, SimulatorError)
     assert "_misbehave" in "".join(traceback.format_exception(caught.value))
 
 
 def test_the_error_names_the_row_when_reset_raises() -> None:
     vec_env = SerialVecEnv([partial(FaultyEnv, "nothing"), partial(FaultyEnv, "raise", at=0)])
-    with pytest.raises(EnvError, match=r"row 1 failed in reset\(seed=6\): SimulatorCrash"):
+    with pytest.raises(EnvError, match=r"row 1 failed in reset\(seed=6\): SimulatorError"):
         vec_env.reset([5, 6], vec_env.obs_spec.zeros(2))
 
 
 def test_rows_of_the_second_group_are_counted_from_the_first_when_they_fail() -> None:
-    vec_env = SerialVecEnv([CountdownEnv, CountdownEnv, CountdownEnv, partial(FaultyEnv, "raise", 1)], 2)
+    vec_env = SerialVecEnv(
+        [CountdownEnv, CountdownEnv, CountdownEnv, partial(FaultyEnv, "raise", 1)], 2
+    )
     vec_env.reset(range(4), vec_env.obs_spec.zeros(4))
     vec_env.send(1, np.zeros(2, np.int64))
     with pytest.raises(EnvError, match="row 3 "):
@@ -62,9 +66,9 @@ def test_environments_are_closed_when_a_later_one_cannot_be_made() -> None:
     closed: list[int] = []
 
     def broken() -> Any:
-        raise SimulatorCrash("no licence")
+        raise SimulatorError("no licence")
 
-    with pytest.raises(EnvError, match=r"row 1 could not be made: SimulatorCrash: no licence"):
+    with pytest.raises(EnvError, match=r"row 1 could not be made: SimulatorError: no licence"):
         SerialVecEnv([partial(ClosingEnv, closed, 0), broken])
     assert closed == [0]
 
@@ -72,7 +76,11 @@ def test_environments_are_closed_when_a_later_one_cannot_be_made() -> None:
 def test_every_environment_is_closed_when_closing_one_fails() -> None:
     closed: list[int] = []
     vec_env = SerialVecEnv(
-        [partial(ClosingEnv, closed, 0), partial(FaultyEnv, "close"), partial(ClosingEnv, closed, 2)]
+        [
+            partial(ClosingEnv, closed, 0),
+            partial(FaultyEnv, "close"),
+            partial(ClosingEnv, closed, 2),
+        ]
     )
     with pytest.raises(EnvError, match=r"row 1 failed in close\(\): .*would not stop"):
         vec_env.close()

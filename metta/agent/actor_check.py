@@ -1,0 +1,67 @@
+"""Random inputs to compare actors on, and when two actions count as the same."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metta.agent.action_spec import ActionSpec
+from metta.spaces import ObsLeaf, ObsSpec
+
+__all__ = ["random_mask", "random_obs", "same_actions"]
+
+_TOLERANCE = 1e-4
+_FAR = 100.0
+
+
+def random_obs(
+    spec: ObsSpec, generator: np.random.Generator, num_rows: int
+) -> dict[str, np.ndarray]:
+    """Leaves ``[n, ...]`` that an environment could return; some floats are large, to meet clipping."""
+    return {leaf.key: _random_leaf(leaf, generator, num_rows) for leaf in spec.leaves}
+
+
+def _random_leaf(leaf: ObsLeaf, generator: np.random.Generator, num_rows: int) -> np.ndarray:
+    shape = (num_rows, *leaf.shape)
+    values: np.ndarray
+    if leaf.kind == "discrete":
+        first = np.reshape(leaf.starts, leaf.shape)
+        values = first + generator.integers(0, np.reshape(leaf.categories, leaf.shape), shape)
+    elif leaf.kind == "binary" or leaf.dtype.kind == "b":
+        values = generator.integers(0, 2, shape)
+    elif leaf.dtype.kind == "f":
+        far = generator.random((num_rows, *(1,) * len(leaf.shape))) < 0.2
+        values = generator.standard_normal(shape) * np.where(far, _FAR, 1.0)
+    else:
+        values = generator.integers(0, min(255, np.iinfo(leaf.dtype).max), shape, endpoint=True)
+    return values.astype(leaf.dtype)
+
+
+def random_mask(
+    spec: ActionSpec, generator: np.random.Generator, num_rows: int
+) -> np.ndarray | None:
+    """Legal actions ``[n, mask_size]``, half of them; None where masks make no sense."""
+    return generator.random((num_rows, spec.mask_size)) < 0.5 if spec.mask_size else None
+
+
+def same_actions(
+    spec: ActionSpec, params: Tensor, noise: Tensor, mask: Tensor | None, found: Tensor
+) -> bool:
+    """Whether `found` is what `params` and `noise` give, up to rounding.
+
+    A discrete action may differ where a nudge of 1e-4 in its favour makes it the sample.
+    """
+    wanted = spec.sample(params, noise, mask)
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return False
+    if wanted.dtype.is_floating_point:
+        return torch.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+    if torch.equal(found, wanted):
+        return True
+    sizes = torch.tensor(getattr(spec, "sizes", (spec.num_params,)), device=found.device)
+    parts = found.reshape(len(found), -1)
+    if bool(((parts < 0) | (parts >= sizes)).any()):
+        return False
+    places = parts + sizes.cumsum(0) - sizes
+    nudge = torch.zeros_like(params).scatter(-1, places, _TOLERANCE)
+    nudged = params + nudge * (1.0 + params.abs())
+    return torch.equal(spec.sample(nudged, noise, mask), found)

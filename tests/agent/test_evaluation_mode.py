@@ -1,0 +1,41 @@
+import pytest
+import torch
+from policy_cases import DISCRETE, VECTOR
+from torch import nn
+from user_modules import PACKS, Returns
+
+from metta.agent.evaluation_mode import evaluating
+from metta.agent.policy import Policy
+from metta.errors import PolicyError
+
+
+def test_modes_of_parts_stay_when_a_module_is_wrapped():
+    module = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5), Returns(PACKS["dict"]))
+    module[1].eval()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    policy = Policy(module, VECTOR, DISCRETE)
+    assert policy.training
+    assert [part.training for part in module] == [True, False, True]
+    assert all(torch.equal(buffer, before[name]) for name, buffer in module.named_buffers())
+
+
+def test_modes_of_parts_stay_when_a_module_is_refused():
+    module = Returns(lambda *_: None).eval()
+    module.actor.train()
+    with pytest.raises(PolicyError):
+        Policy(module, VECTOR, DISCRETE)
+    assert (module.training, module.actor.training) == (False, True)
+
+
+def test_parts_return_to_their_modes_when_the_body_fails():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5).eval())
+    inside = []
+
+    def fail() -> None:
+        inside.extend(part.training for part in module.modules())
+        raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"), evaluating(module):
+        fail()
+    assert inside == [False, False, False]
+    assert [part.training for part in module.modules()] == [True, True, False]

@@ -1,0 +1,150 @@
+"""Rules of the code base that no single file can keep alone."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = sorted((ROOT / "metta").rglob("*.py"))
+SCRIPTS = [ROOT / "setup.py", *sorted((ROOT / "examples").glob("*.py"))]
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+RUNS_CODE = {
+    "pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.load", "cloudpickle.loads",
+    "marshal.load", "marshal.loads", "shelve.open", "dill.load", "dill.loads", "joblib.load",
+    "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "numpy.load", "np.load",
+    "eval", "exec", "builtins.eval", "builtins.exec",
+}  # fmt: skip
+"""Calls that execute what they read."""
+
+MAY_RUN_CODE = {
+    # a worker process reads the environment factories that its own trainer wrote to its pipe
+    ("metta/envs/worker.py", "cloudpickle.loads"),
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
+
+
+def calls_that_run_code(source: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of each dangerous call, also where the function was imported or renamed."""
+    tree = ast.parse(source)
+    imported: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            first, dot, rest = dotted(node).partition(".")
+            full = imported.get(first, first) + dot + rest
+            if full in RUNS_CODE:
+                yield node.lineno, full
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("this is not a git checkout, so there are no tracked files")
+    return [path for name in listed.stdout.splitlines() if (path := ROOT / name).is_file()]
+
+
+def test_imports_point_down_when_the_layers_are_checked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"))
+    assert status == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_files_and_functions_stay_short_when_they_grow(path: Path) -> None:
+    source = path.read_text()
+    assert len(source.splitlines()) <= MAX_FILE_LINES
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+def test_files_never_run_as_code_when_they_are_read() -> None:
+    found = {
+        (name_of(path), call)
+        for path in LIBRARY
+        for _, call in calls_that_run_code(path.read_text())
+    }
+    assert found == MAY_RUN_CODE
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import torch\ntorch.load(path)", [(2, "torch.load")]),
+        ("from torch import load\nload(path)", [(2, "torch.load")]),
+        ("import pickle as p\nread = p.loads", [(2, "pickle.loads")]),
+        ("from yaml import load as read\nread(text)", [(2, "yaml.load")]),
+        ("eval(text)", [(1, "eval")]),
+        ("policy.eval()\nself.load(x)\nexecute(x)", []),
+    ],
+)
+def test_dangerous_calls_are_found_when_they_hide(source: str, found: list) -> None:
+    assert list(calls_that_run_code(source)) == found
+
+
+@pytest.mark.parametrize("path", [*LIBRARY, *SCRIPTS], ids=name_of)
+def test_a_check_is_silenced_only_when_the_reason_stands_beside_it(path: Path) -> None:
+    silenced = re.compile(r"#\s*(?:noqa: [A-Z0-9, ]+|type: ignore\[[\w, -]+\])(.*)$")
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if re.search(r"#\s*(noqa|type:\s*ignore)", line):
+            match = silenced.search(line)
+            assert match, f"line {number} silences every check; name the one that is meant"
+            assert re.search(r"\w{3,}", match[1]), f"line {number} gives no reason"
+
+
+def test_no_file_names_a_machine_or_a_registry_when_it_is_tracked() -> None:
+    folders = "|".join(["home", "root", "work", "Users", "mnt", "workspace"])
+    hosts = "|".join([r"pypi\.org", r"pythonhosted\.org", r"--(?:extra-)?index-url", r"npmjs\."])
+    forbidden = re.compile(rf"(?<![\w.~*}})-])/(?:{folders})/\w|{hosts}")
+    found = []
+    for path in tracked_files():
+        if path == Path(__file__) or path.suffix in (".png", ".gif", ".so"):
+            continue
+        text = path.read_text(errors="replace")
+        found += [f"{name_of(path)}: {match[0]}" for match in forbidden.finditer(text)]
+    assert found == []
+
+
+def test_every_module_is_tested_when_it_exists() -> None:
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    names = {path.stem.removeprefix("test_") for path in tests}
+    mentioned = "\n".join(path.read_text() for path in tests)
+    untested = []
+    for path in LIBRARY:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        package, _, stem = module.rpartition(".")
+        imported = rf"{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{stem}\b"
+        if stem != "__init__" and stem not in names and not re.search(imported, mentioned):
+            untested.append(module)
+    assert untested == []
+
+
+def test_test_files_have_names_of_their_own_when_they_are_collected() -> None:
+    stems = [path.stem for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(stems) == sorted(set(stems))

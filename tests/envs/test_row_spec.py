@@ -1,0 +1,60 @@
+from typing import Any
+
+import pytest
+from gymnasium import spaces
+
+from metta.envs.row_spec import build_envs, row_spec_of
+from metta.envs.toy import ContinuousTargetEnv, CorridorEnv, CountdownEnv, MaskedCorridorEnv
+from metta.errors import EnvError
+
+
+def count_resets(env: Any) -> list[int]:
+    seeds: list[int] = []
+    reset = env.reset
+
+    def counting(**kwargs: Any) -> Any:
+        seeds.append(kwargs["seed"])
+        return reset(**kwargs)
+
+    env.reset = counting
+    return seeds
+
+
+@pytest.mark.parametrize(
+    ("env", "mask_size", "num_resets"),
+    [
+        (CorridorEnv(), 0, 1),
+        (MaskedCorridorEnv(), 3, 1),
+        (MaskedCorridorEnv(mask_in="observation"), 3, 0),
+        (ContinuousTargetEnv(), 0, 0),
+    ],
+)
+def test_an_environment_is_reset_only_when_nothing_else_can_tell_about_masks(
+    env: Any, mask_size: int, num_resets: int
+) -> None:
+    resets = count_resets(env)
+    spec = row_spec_of(env)
+    assert spec.mask_size == mask_size
+    assert resets == [0] * num_resets
+    assert spec.probed == bool(num_resets)
+
+
+def test_rows_agree_when_only_the_bounds_of_observations_differ() -> None:
+    row_spec_of(CountdownEnv(3)).check(CountdownEnv(7), row=1)
+
+
+def test_rows_disagree_when_the_shapes_of_observations_differ() -> None:
+    with pytest.raises(EnvError, match="row 1 has observations"):
+        row_spec_of(CorridorEnv(3)).check(CorridorEnv(4), row=1)
+
+
+def test_rows_disagree_when_the_bounds_of_actions_differ() -> None:
+    other = ContinuousTargetEnv()
+    other.action_space = spaces.Box(-2, 2, (2,))
+    with pytest.raises(EnvError, match="row 1 has"):
+        row_spec_of(ContinuousTargetEnv()).check(other, row=1)
+
+
+def test_environments_keep_their_rows_when_only_some_rows_are_made() -> None:
+    envs = build_envs({5: CountdownEnv, 2: CorridorEnv})
+    assert {row: type(env) for row, env in envs.items()} == {5: CountdownEnv, 2: CorridorEnv}

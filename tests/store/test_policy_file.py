@@ -1,0 +1,152 @@
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import torch
+from gymnasium import spaces
+
+from metta.agent.factory import make_policy
+from metta.agent.policy import Policy
+from metta.envs.toy import ContinuousTargetEnv, CorridorEnv
+from metta.errors import NonFiniteError, PolicyError
+from metta.rl.optimizer import make_optimizer
+from metta.store import policy_file
+from metta.store.policy_file import load_weights, save_policy
+from metta.store.rollout_file import save_rollout
+from metta.train.train_config import AgentConfig, OptimizerConfig
+
+AGENTS = {
+    "mlp": AgentConfig(hidden_size=8),
+    "lstm": AgentConfig(hidden_size=8, core="lstm"),
+    "normalised": AgentConfig(hidden_size=8, normalize_observations=True, normalize_returns=True),
+}
+
+
+def policy_of(config: AgentConfig, seed: int = 0, env: Any = CorridorEnv) -> Policy:
+    made = env()
+    return make_policy(made.observation_space, made.action_space, config, seed=seed)
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    with safetensors.safe_open(path, framework="pt") as opened:
+        return json.loads(opened.metadata()["manifest"])
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_bit_returns_when_a_policy_is_saved(tmp_path: Path, name: str) -> None:
+    first, second = policy_of(AGENTS[name], seed=1), policy_of(AGENTS[name], seed=2)
+    assert first.parameter_hash() != second.parameter_hash()
+    load_weights(save_policy(tmp_path / "policy.safetensors", first), second)
+    assert first.parameter_hash() == second.parameter_hash()
+
+
+def test_the_scale_of_values_returns_when_moments_were_learned(tmp_path: Path) -> None:
+    first, second = policy_of(AGENTS["normalised"]), policy_of(AGENTS["normalised"])
+    observations = torch.randn(4, 3, 8) * 5 + 2
+    columns = {
+        "observations": observations,
+        "returns": torch.randn(4, 3) * 50,
+        "valid": torch.ones(4, 3, dtype=torch.bool),
+    }
+    first.update_normalizers(columns)
+    load_weights(save_policy(tmp_path / "policy", first), second)
+    inputs = {"obs": observations}
+    with torch.no_grad():
+        assert torch.equal(first(inputs).value, second(inputs).value)
+        assert torch.equal(first(inputs).dist_params, second(inputs).dist_params)
+
+
+def test_metadata_returns_when_it_is_plain_data(tmp_path: Path) -> None:
+    metadata = {"env": "CartPole-v1", "score": None, "config": {"lr": [1e-3]}}
+    path = save_policy(tmp_path / "policy", policy_of(AGENTS["mlp"]), metadata)
+    assert load_weights(path, policy_of(AGENTS["mlp"])) == metadata
+
+
+def test_the_manifest_describes_the_policy_when_it_is_saved(tmp_path: Path) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    manifest = header_of(save_policy(tmp_path / "policy", policy))
+    assert manifest["format"] == "metta-policy"
+    assert manifest["policy_hash"] == policy.parameter_hash()
+    assert manifest["policy_architecture"] == policy.architecture_hash()
+    assert manifest["action_space"] == "Discrete(2)"
+    assert manifest["metadata"] == {}
+
+
+def test_the_optimizer_still_holds_the_weights_when_they_are_loaded(tmp_path: Path) -> None:
+    path = save_policy(tmp_path / "policy", policy_of(AGENTS["mlp"], seed=1))
+    policy = policy_of(AGENTS["mlp"], seed=2)
+    optimizer = make_optimizer(policy.parameters(), OptimizerConfig())
+    load_weights(path, policy)
+    optimizer.check_views()
+    assert torch.equal(optimizer.flat, torch.cat([p.flatten() for p in policy.parameters()]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: policy_of(AgentConfig(hidden_size=16)),
+        lambda: policy_of(AGENTS["lstm"]),
+        lambda: policy_of(AGENTS["mlp"], env=ContinuousTargetEnv),
+        lambda: make_policy(
+            spaces.Box(0.0, 1.0, (8,)), spaces.Discrete(3), AGENTS["mlp"]
+        ),
+    ],
+)  # fmt: skip
+def test_a_policy_error_says_so_when_the_architecture_differs(tmp_path: Path, other: Any) -> None:
+    path = save_policy(tmp_path / "policy", policy_of(AGENTS["mlp"]))
+    policy = other()
+    before = policy.parameter_hash()
+    with pytest.raises(PolicyError, match="does not fit this policy's layers or spaces"):
+        load_weights(path, policy)
+    assert policy.parameter_hash() == before
+
+
+def test_a_policy_error_names_the_file_when_it_is_no_policy(tmp_path: Path) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    whole = save_policy(tmp_path / "whole", policy).read_bytes()
+    contents = {"empty": b"", "half": whole[:-9], "text": b"hello" * 9, "pickle": pickle.dumps({})}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    save_rollout(tmp_path / "rollout", {"rewards": torch.zeros(1, 1)})
+    safetensors.torch.save_file({"x": torch.zeros(1)}, tmp_path / "weights")
+    for name in [*contents, "rollout", "weights"]:
+        with pytest.raises(PolicyError, match=name):
+            load_weights(tmp_path / name, policy)
+    with pytest.raises(PolicyError, match="there is no policy file"):
+        load_weights(tmp_path / "nowhere", policy)
+
+
+@pytest.mark.parametrize("manifest", ["[]", "{}", '"x"', "[" * 100_000, "no json"])
+def test_a_policy_error_is_raised_when_the_manifest_is_not_ours(
+    tmp_path: Path, manifest: str
+) -> None:
+    tensors = {"x": torch.zeros(1)}
+    safetensors.torch.save_file(tensors, tmp_path / "p", metadata={"manifest": manifest})
+    with pytest.raises(PolicyError, match="is not a policy written by metta"):
+        load_weights(tmp_path / "p", policy_of(AGENTS["mlp"]))
+
+
+def test_a_policy_error_names_both_versions_when_the_format_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    monkeypatch.setattr(policy_file, "FORMAT_VERSION", 2)
+    path = save_policy(tmp_path / "policy", policy)
+    monkeypatch.undo()
+    with pytest.raises(PolicyError, match=r"version 2; this version of metta reads .* version 1"):
+        load_weights(path, policy)
+
+
+def test_a_policy_is_not_written_when_a_weight_is_nan(tmp_path: Path) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    path = save_policy(tmp_path / "policy", policy)
+    before = path.read_bytes()
+    with torch.no_grad():
+        next(policy.parameters()).view(-1)[0] = float("nan")
+    with pytest.raises(NonFiniteError, match="NaN or infinity"):
+        save_policy(path, policy)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["policy"]
