@@ -107,7 +107,7 @@ class NumpyActor:
         self._trace(policy)
         self._copy(policy)
         if not self._difference() <= _WRONG_DIFFERENCE:
-            raise ActorError("the actor no longer agrees with the policy; use actor='eager'")
+            raise ActorError("the actor does not agree with the policy; use actor='eager'")
 
     def act(
         self,
@@ -166,7 +166,7 @@ class NumpyActor:
         return leaves if policy.takes_leaves else policy.obs_spec.nest(leaves)
 
     def _difference(self) -> float:
-        """Largest deviation from `Policy.forward`, relative to the largest parameter."""
+        """Largest deviation from `Policy.forward`, relative to the largest parameter of its row."""
         leaves = {key: torch.from_numpy(leaf)[None] for key, leaf in self._example.items()}
         with torch.no_grad(), evaluating(self.policy):
             wanted: np.ndarray = self.policy(leaves).dist_params[0].numpy()
@@ -174,7 +174,8 @@ class NumpyActor:
         same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
         with np.errstate(all="ignore"):
             gaps = np.where(same, 0.0, np.abs(found - wanted))
-        return float(gaps.max() / (1.0 + np.abs(wanted).max(initial=0.0, where=~np.isnan(wanted))))
+        sizes = np.abs(wanted).max(-1, initial=0.0, where=~np.isnan(wanted))
+        return float((gaps.max(-1) / (1.0 + sizes)).max())
 
 
 def check_actor(actor: Actor, policy: Policy, num_rows: int) -> None:

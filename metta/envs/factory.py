@@ -15,6 +15,7 @@ from metta.envs.serial import SerialVecEnv
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, EnvError, did_you_mean
 from metta.seeding import derive_seed
+from metta.train.train_config import RolloutConfig
 
 __all__ = ["EnvLike", "make_vec_env", "row_seeds"]
 
@@ -27,6 +28,7 @@ EnvLike = (
     | Sequence[Callable[..., GymEnv]]
 )
 
+_DEFAULTS = RolloutConfig()
 _SEED_BITS = 31
 """Environments hand seeds to C code and to old random generators, which take 31 bits at most."""
 _DERIVED_BITS = 63
@@ -39,8 +41,8 @@ def make_vec_env(
     num_workers: int = 0,
     num_groups: int = 1,
     env_kwargs: dict[str, Any] | None = None,
-    step_timeout_seconds: float = 60.0,
-    start_timeout_seconds: float = 300.0,
+    step_timeout_seconds: float = _DEFAULTS.step_timeout_seconds,
+    start_timeout_seconds: float = _DEFAULTS.start_timeout_seconds,
 ) -> VecEnv:
     """A vectorised environment, which the caller closes.
 

@@ -15,8 +15,11 @@ from metta.envs.vec_env import ObsArrays, StepResult, group_slices
 from metta.envs.worker import FLAG_CUT, MAX_GROUPS, READY, RESET, WorkerJob, pack_world
 from metta.envs.worker_pool import Answer, WorkerPool, worker_context
 from metta.errors import ConfigError, EnvError
+from metta.train.train_config import RolloutConfig
 
 __all__ = ["MultiprocessVecEnv"]
+
+_DEFAULTS = RolloutConfig()
 
 
 class MultiprocessVecEnv:
@@ -39,8 +42,8 @@ class MultiprocessVecEnv:
         num_workers: int,
         num_groups: int = 1,
         *,
-        step_timeout_seconds: float = 60.0,
-        start_timeout_seconds: float = 300.0,
+        step_timeout_seconds: float = _DEFAULTS.step_timeout_seconds,
+        start_timeout_seconds: float = _DEFAULTS.start_timeout_seconds,
     ) -> None:
         ranges = worker_row_ranges(len(factories), num_groups, num_workers)
         self._step_timeout = step_timeout_seconds

@@ -73,6 +73,7 @@ class PPOTrainer:
             num_workers=rollout.num_workers,
             num_groups=rollout.num_groups,
             step_timeout_seconds=rollout.step_timeout_seconds,
+            start_timeout_seconds=rollout.start_timeout_seconds,
         )
         self.env_name = _name_of(env)
         try:
@@ -89,6 +90,7 @@ class PPOTrainer:
         spaces = self.env.observation_space, self.env.action_space
         self.policy: Policy = as_policy(policy, *spaces, self.config.agent, seed=trainer.seed)
         self.policy.to(self.device)
+        self.policy.precision = getattr(torch, trainer.numerics.precision)
         self.custom_losses = as_custom_losses(custom_losses)
         modules = [loss.fn for loss in self.custom_losses if isinstance(loss.fn, nn.Module)]
         extra = [p for module in modules for p in module.to(self.device).parameters()]

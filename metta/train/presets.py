@@ -66,6 +66,7 @@ def lunar_lander_config() -> TrainingConfig:
             "gamma": 0.999,
             "gae_lambda": 0.98,
             "ent_coef": 0.01,
+            "ent_schedule": "linear",
             "normalize_returns": True,
         },
     )

@@ -143,6 +143,8 @@ class RolloutConfig:
     """Steps through which gradients of recurrent policies flow; must divide the horizon."""
     step_timeout_seconds: Positive = 60.0
     """Time after which a worker that does not answer counts as hung."""
+    start_timeout_seconds: Positive = 300.0
+    """The same for making and resetting environments, which may take longer."""
     auto_batch: bool = False
     """Choose `num_envs`, `horizon` and `minibatch_size` for this machine, except those that were set."""
 
@@ -157,6 +159,8 @@ class NumericsConfig:
     """`numpy` acts without torch's overhead; `auto` takes it where it agrees with the policy."""
     driver: Literal["eager"] = "eager"
     """How the update runs."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """`bfloat16` runs networks under autocast; heads, losses and optimizer stay in float32."""
 
 
 @_config_class

@@ -86,6 +86,7 @@ def test_user_module_is_taken_when_float64():
     config = AgentConfig(normalize_observations=True, normalize_returns=True)
     policy = Policy(Returns(PACKS["dict"], 2).double(), VECTOR, BOX, config)
     assert policy.dtype == policy.log_std.dtype == torch.float64
+    assert policy.obs_normalizer.leaf("obs").scale.dtype == torch.float64
     assert policy.return_normalizer.scale.dtype == torch.float64
     output = policy(vectors())
     assert output.dist_params.dtype == output.value.dtype == torch.float64

@@ -1,6 +1,6 @@
 """Every actor, through one suite: the actions of `Policy.forward` under the same noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -138,11 +138,22 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(params=PAIRS, ids=lambda pair: f"{pair[1]} {pair[0]}")
-def setup(request: pytest.FixtureRequest) -> Setup:
+@pytest.fixture(scope="module", params=PAIRS, ids=lambda pair: f"{pair[1]} {pair[0]}")
+def shared_setup(request: pytest.FixtureRequest) -> Setup:
     name, kind = request.param
     policy = CASES[name].make()
     return Setup(policy, EagerActor(policy) if kind == "eager" else NumpyActor(policy, ROWS))
+
+
+@pytest.fixture
+def setup(shared_setup: Setup) -> Iterator[Setup]:
+    """Built once, because tracing takes time; each test gets the first weights."""
+    policy, actor = shared_setup
+    first = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    yield shared_setup
+    policy.load_state_dict(first)
+    policy.zero_grad()
+    actor.refresh(policy)
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -298,21 +309,14 @@ def test_new_moments_act_when_refreshed(setup):
 
 def test_another_policy_acts_when_refreshed_with_it(setup):
     policy, actor = setup
-    other = make_policy(
-        policy.observation_space,
-        policy.action_space,
-        AgentConfig(hidden_size=4, name="mlp"),
-        seed=8,
-    ).to(policy.dtype)
     if policy.is_recurrent:
         return
-    other = _spread(other)
-    actor_policy = Setup(other, actor)
-    try:
-        actor.refresh(other)
-        assert_same(act(actor_policy, 0)[0]["action"], expected(other, 0)[0])
-    finally:
-        actor.refresh(policy)
+    config = AgentConfig(hidden_size=4, name="mlp")
+    other = make_policy(policy.observation_space, policy.action_space, config, seed=8)
+    other = _spread(other.to(policy.dtype))
+    actor.refresh(other)
+    assert_same(act(Setup(other, actor), 0)[0]["action"], expected(other, 0)[0])
+    actor.refresh(policy)
     assert_same(act(setup, 0)[0]["action"], expected(policy, 0)[0])
 
 

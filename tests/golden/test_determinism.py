@@ -1,6 +1,7 @@
 """Equal seeds give equal bits: across runs, backends, groups, processes, and whatever users do between."""
 
 import copy
+import functools
 import os
 import random
 import subprocess
@@ -40,11 +41,16 @@ def trained(kind: str, **options: Any) -> str:
         return trainer.digest()
 
 
+@functools.cache
+def reference(kind: str, num_groups: int = 1) -> str:
+    """The digest that every other way to the same numbers is held to."""
+    return trained(kind, num_groups=num_groups)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_digests_are_equal_when_seeds_are(kind: str) -> None:
-    first = trained(kind, seed=3)
-    assert trained(kind, seed=3) == first
-    assert trained(kind, seed=4) != first
+    assert trained(kind) == reference(kind)
+    assert trained(kind, seed=4) != reference(kind)
 
 
 def test_digests_are_equal_when_observations_are_nested() -> None:
@@ -59,8 +65,8 @@ def test_digests_are_equal_when_observations_are_nested() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_groups", [1, 2])
 def test_digests_are_equal_when_workers_step_the_environments(kind: str, num_groups: int) -> None:
-    serial = trained(kind, num_groups=num_groups)
-    assert trained(kind, num_groups=num_groups, num_workers=2) == serial
+    found = trained(kind, num_groups=num_groups, num_workers=2)
+    assert found == reference(kind, num_groups)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,7 +104,7 @@ def test_the_digest_is_unmoved_when_users_do_other_things_between_epochs(
 ) -> None:
     with make("masked") as trainer:
         trainer.train(NUM_STEPS, on_epoch_end=lambda *_: between(trainer))
-        assert trainer.digest() == trained("masked")
+        assert trainer.digest() == reference("masked")
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
@@ -120,7 +126,7 @@ def test_the_digest_moves_when_a_rollout_is_thrown_away() -> None:
         trainer.train(32)
         trainer.collect_rollouts()
         trainer.train(64)
-        assert trainer.digest() != trained("mlp")
+        assert trainer.digest() != reference("mlp")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,12 +162,13 @@ def test_state_is_exact_when_every_part_is_moved_by_one_bit() -> None:
             lambda: setattr(trainer.state, "epoch", 9),
             lambda: trainer.optimizer.param_groups[0].update(lr=0.5),
             lambda: trainer.optimizer.exp_avg[0].add_(1e-3),
-            lambda: trainer.policy.state_dict()["log_std"].add_(1e-3),
+            lambda: next(trainer.policy.parameters()).data.view(-1)[0].add_(1e-3),
             lambda: trainer.collector.meter.returns.__setitem__(0, 9.0),
         ]
         for change in changes:
             change()
-            assert (after := trainer.digest()) != before
+            after = trainer.digest()
+            assert after != before
             before = after
 
 
@@ -175,18 +182,14 @@ with PPOTrainer(None, NestedEnv, num_envs=4, n_steps=8, n_epochs=2, hidden_size=
     history = trainer.train(64)
     print(trainer.digest(), list(history), trainer.manifest())
 """
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for seed in ("0", "1234")
-    ]
-    first, second = (run.communicate(timeout=60)[0] for run in runs)
-    assert [run.returncode for run in runs] == [0, 0]
-    assert first == second
+    seed = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     with PPOTrainer(None, NestedEnv, **SMALL) as trainer:
-        trainer.train(64)
-        assert first.split()[0] == trainer.digest()
+        history = trainer.train(64)
+        assert other.strip() == f"{trainer.digest()} {list(history)} {trainer.manifest()}"

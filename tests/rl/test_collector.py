@@ -135,6 +135,46 @@ def test_observations_are_copied_when_an_env_reuses_its_buffer() -> None:
     torch.testing.assert_close(columns["next_values"][3, 0], value[0, 0])
 
 
+class ReusedArrays:
+    """A `VecEnv` that hands out one and the same arrays in every step, as it may."""
+
+    num_rows, num_groups, mask_size = 1, 1, 0
+
+    def __init__(self) -> None:
+        self.inner = make_vec_env(lambda: CountdownEnv(3, truncate=True))
+        self.observation_space = self.inner.observation_space
+        self.action_space, self.obs_spec = self.inner.action_space, self.inner.obs_spec
+        self.final = {leaf.key: np.zeros((1, 1), np.float32) for leaf in self.obs_spec.leaves}
+
+    def reset(self, seeds: Any, obs_out: Any) -> Any:
+        return self.inner.reset(seeds, obs_out)
+
+    def send(self, group: int, actions: np.ndarray) -> None:
+        for array in self.final.values():
+            array.fill(-100.0)
+        self.inner.send(group, actions)
+
+    def recv(self, group: int, obs_out: Any) -> Any:
+        result = self.inner.recv(group, obs_out)
+        if result.final is not None:
+            for key, array in self.final.items():
+                array[...] = result.final.obs[key]
+            result.final.obs = self.final
+        return result
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_final_observations_are_copied_when_a_vec_env_reuses_its_arrays() -> None:
+    one, other = collector_of(ReusedArrays()), collector_of(lambda: CountdownEnv(3, truncate=True))
+    one.collect()
+    other.collect()
+    assert torch.equal(
+        one.experience.columns["next_values"], other.experience.columns["next_values"]
+    )
+
+
 # Noise.
 
 
@@ -301,14 +341,17 @@ def test_collection_stops_when_an_unchecked_env_gives_nan(where: str, step: int)
     assert collector.experience.columns == {}
 
 
-def test_an_endless_env_is_named_once_when_no_episode_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("length", "num_episodes"), [(10_000, 0), (25, 3)])
+def test_an_endless_env_is_named_once_when_no_episode_ends(
+    length: int, num_episodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("metta.rl.collector._ENDLESS_STEPS", 10)
-    collector = collector_of(lambda: CountdownEnv(25), 20)
+    collector = collector_of(lambda: CountdownEnv(length), 20)
     with pytest.warns(MettaWarning, match="no episode has ended in 20 steps"):
         collector.collect()
     for _ in range(3):  # warnings are errors here
         collector.collect()
-    assert collector.meter.num_episodes == 3
+    assert collector.meter.num_episodes == num_episodes
 
 
 def test_nothing_is_said_when_episodes_end(monkeypatch: pytest.MonkeyPatch) -> None:

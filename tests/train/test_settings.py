@@ -2,8 +2,10 @@ import dataclasses
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from metta.errors import ConfigError
+from metta.train.problems import explain
 from metta.train.settings import ALIASES, apply_settings, changed_paths, setting_paths
 from metta.train.train_config import AgentConfig, PPOConfig, TrainerConfig, TrainingConfig
 
@@ -144,3 +146,12 @@ def test_the_fix_is_named_when_groups_do_not_divide() -> None:
 
 def test_nothing_counts_as_changed_when_defaults_are_used() -> None:
     assert changed_paths(BASE) == set()
+
+
+def test_problems_read_as_one_line_when_pydantic_finds_several() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(PPOConfig).validate_python({"gamma": "much", "clip": 1})
+    assert explain(caught.value, ["clip_coef"]) == (
+        "gamma: Input should be a valid number, unable to parse string as a number (found 'much'); "
+        "unknown setting 'clip'; did you mean 'clip_coef'?"
+    )
