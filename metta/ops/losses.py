@@ -108,16 +108,19 @@ def normalize_advantages(
         result = (A - mean) / (std + eps)
 
     Weights count samples. The spread is taken around the mean in a second pass, since E[A^2] -
-    E[A]^2 cancels. With n < 2 there is no spread: rows with weight come back as they are.
+    E[A]^2 cancels. With n < 2 there is no spread: rows with weight come back as they are. A spread
+    within the rounding of the mean is none: all become 0, instead of noise blown up to size 1.
     """
     num_samples = weights.sum()
     known = zero_unweighted(advantages, weights)
-    centred = known - weighted_mean(known, weights)
-    variance = (weights * centred.square()).sum() / (num_samples - 1.0).clamp(min=1.0)
-    normalized = torch.where(num_samples < 2.0, known, centred / (variance.sqrt() + eps))
+    mean = weighted_mean(known, weights)
+    centred = known - mean
+    deviation = ((weights * centred.square()).sum() / (num_samples - 1.0).clamp(min=1.0)).sqrt()
+    rounding = 8.0 * torch.finfo(advantages.dtype).eps * mean.abs()
+    scaled = torch.where(deviation > rounding, centred / (deviation + eps), 0.0)
+    normalized = torch.where(num_samples < 2.0, known, scaled)
     return zero_unweighted(normalized, weights)
 
 
 def _clip(values: Float[Tensor, "*B"], low: Coefficient, high: Coefficient) -> Float[Tensor, "*B"]:
-    # the two bounds are both floats or both tensors, which the overloads of clamp cannot express
-    return torch.clamp(values, low, high)  # type: ignore[arg-type]
+    return torch.clamp(values, low, high)  # type: ignore[arg-type]  # reason: overloads want two floats or two tensors

@@ -9,6 +9,7 @@ import torch
 
 from metta.agent.action_spec import draw_noise
 from metta.agent.actors import EagerActor, make_actor
+from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env, row_seeds
@@ -96,16 +97,12 @@ class RolloutCollector:
         noise = draw_noise(
             self.policy.action_spec, generator, buffer.horizon, self.vec_env.num_rows
         )
-        was_training = self.policy.training
-        self.policy.eval()
-        try:
+        with evaluating(self.policy):
             self.actor.refresh(self.policy)
             self._begin(buffer)
             infos = self._run(buffer, noise)
             self._check_finite(buffer)
             buffer.finalize(self.policy, self.actor.produces)
-        finally:
-            self.policy.train(was_training)
         self.num_rollouts += 1
         stats = self.meter.update(buffer, infos)
         self._warn_when_endless()

@@ -168,7 +168,8 @@ class PPOOptimizer:
     ) -> dict[str, float]:
         """All passes over one rollout; returns means over the minibatches that were computed.
 
-        `progress` in 0..1 of the run steers schedules. Advantages in the data are used, absent ones are
+        The policy runs in the mode (training or evaluation) that its owner put it in. `progress` in
+        0..1 of the run steers schedules. Advantages in the data are used, absent ones are
         computed (V-trace always computes them, since they depend on the policy of this moment).
         """
         data = experience.columns if isinstance(experience, RolloutBuffer) else experience
@@ -183,12 +184,7 @@ class PPOOptimizer:
         coefs = self._coefs(progress)
         self._schedule_learning_rate(progress)
         torch.manual_seed(derive_seed(self.seed, "update", rank=self.rank, epoch=self.num_updates))
-        was_training = self.policy.training
-        self.policy.train()
-        try:
-            log = self._run_passes(columns, custom, coefs)
-        finally:
-            self.policy.train(was_training)
+        log = self._run_passes(columns, custom, coefs)
         self.num_updates += 1
         return self._finish(log, columns, coefs)
 

@@ -7,6 +7,7 @@ import torch
 
 from metta.agent.action_spec import draw_noise
 from metta.agent.actors import EagerActor
+from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.envs.factory import row_seeds
@@ -47,14 +48,8 @@ def run_episodes(
     """
     if num_episodes < 1:
         raise ConfigError(f"num_episodes={num_episodes}; it must be at least 1")
-    # one by one: parts of a policy may be frozen in evaluation mode
-    modes = [(module, module.training) for module in policy.modules()]
-    policy.eval()
-    try:
+    with evaluating(policy):
         return _play(policy, vec_env, num_episodes, seed, greedy, max_steps)
-    finally:
-        for module, was_training in modes:
-            module.training = was_training
 
 
 class _Ledger:

@@ -102,11 +102,11 @@ def propose_batch(
     """
     _check_counts(agents_per_env=agents_per_env, cores=cores, row_bytes=row_bytes)
     budget = int(memory_bytes * _MEMORY_SHARE)
-    env_bytes = row_bytes * agents_per_env
-    shortest = horizon or _SHORTEST_HORIZON
+    env_bytes, shortest = row_bytes * agents_per_env, horizon or _SHORTEST_HORIZON
     _check_memory(num_envs or 1, shortest, env_bytes, budget)
-    envs_because = "num_envs as set" if num_envs else f"{cores} cores x {_ENVS_PER_CORE}"
+    envs_because = "num_envs as set"
     if num_envs is None:
+        envs_because = f"{cores} cores x {_ENVS_PER_CORE}"
         most = min(_ENVS_PER_CORE * cores // agents_per_env, budget // (env_bytes * shortest))
         num_envs = _power_of_two_at_most(most)
     rows = num_envs * agents_per_env
@@ -118,9 +118,7 @@ def propose_batch(
         steps_because = f"limited by {'memory' if fits < wanted else target}"
     batch = rows * horizon
     segment = nearest_divisors(horizon, bptt_horizon)[0]
-    # whole segments, so that recurrent policies can be cut this way too
-    per_minibatch = max(1, batch // segment // _TARGET_MINIBATCHES)
-    minibatch = segment * nearest_divisors(batch // segment, per_minibatch)[0]
+    minibatch = segment * _minibatch_segments(batch // segment)
     return BatchPlan(
         num_envs=num_envs,
         horizon=horizon,
@@ -133,6 +131,11 @@ def propose_batch(
             f"of {minibatch}; {batch * row_bytes / 1e6:.1f} MB of {budget / 1e6:.0f} MB allowed"
         ),
     )
+
+
+def _minibatch_segments(segments: int) -> int:
+    """Whole segments per minibatch, so that recurrent policies can be cut this way too."""
+    return nearest_divisors(segments, max(1, segments // _TARGET_MINIBATCHES))[0]
 
 
 def _check_memory(num_envs: int, steps: int, env_bytes: int, budget: int) -> None:

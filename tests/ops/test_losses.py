@@ -212,3 +212,9 @@ def test_normalizing_leaves_its_input_untouched_when_rows_are_dropped():
     advantages = double(1.0, 2.0, 3.0)
     normalize_advantages(advantages, double(1.0, 0.0, 1.0))
     assert advantages.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_normalized_advantages_are_zero_when_all_are_equal_but_for_rounding() -> None:
+    # in float32 the mean of 1000 times 7.7 is not 7.7; dividing that rounding by itself gives 1
+    normalized = normalize_advantages(torch.full((1000,), 7.7), torch.ones(1000))
+    assert torch.equal(normalized, torch.zeros(1000))

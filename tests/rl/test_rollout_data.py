@@ -189,13 +189,13 @@ def test_segments_keep_their_order_and_state_when_a_minibatch_is_cut(
     policy, data = recurrent
     assert num_items(data, policy) == 4
     names = ["observations", "values", "rewards"]
-    batch = cut_minibatch(data, names, torch.tensor([3, 0]), policy)
-    # segment 3 is steps 2, 3 of row 1; segment 0 is steps 0, 1 of row 0
-    assert torch.equal(batch.columns["rewards"][:, 0], data["rewards"][2:, 1])
-    assert torch.equal(batch.columns["rewards"][:, 1], data["rewards"][:2, 0])
+    batch = cut_minibatch(data, names, torch.tensor([2, 1]), policy)
+    # segment 2 is steps 2, 3 of row 0; segment 1 is steps 0, 1 of row 1
+    assert torch.equal(batch.columns["values"][:, 0], data["values"][2:, 0])
+    assert torch.equal(batch.columns["values"][:, 1], data["values"][:2, 1])
     for key, state in batch.state.items():
-        assert torch.equal(state[0], data[f"recurrent_state/{key}"][1, 1])
-        assert torch.equal(state[1], data[f"recurrent_state/{key}"][0, 0])
+        assert torch.equal(state[0], data[f"recurrent_state/{key}"][1, 0])
+        assert torch.equal(state[1], data[f"recurrent_state/{key}"][0, 1])
 
 
 def test_weights_say_what_counts_when_samples_are_invalid(collected: tuple[Any, Rollout]) -> None:

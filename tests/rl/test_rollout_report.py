@@ -17,7 +17,9 @@ def rollout() -> dict[str, Tensor]:
         "rewards": torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]]),
         "terminated": torch.tensor([[0, 0], [1, 0], [0, 0], [0, 0]], dtype=torch.bool),
         "truncated": torch.tensor([[0, 0], [0, 0], [0, 0], [1, 0]], dtype=torch.bool),
-        "values": torch.tensor([[0.5, -1.0], [math.nan, 0.0], [math.inf, 2.0], [-math.inf, 1.0]]),
+        "values": torch.tensor(
+            [[0.5, -1.0], [math.nan, math.nan], [math.inf, 2.0], [-math.inf, 1.0]]
+        ),
         "actions": torch.tensor([[0, 1], [2, 3], [4, 5], [6, 7]]),
     }
 
@@ -33,9 +35,9 @@ def test_counts_and_episodes_are_the_known_ones_when_a_rollout_is_described() ->
 
 def test_ranges_leave_nan_and_infinity_out_when_they_occur() -> None:
     column = describe_rollout(rollout()).columns["values"]
-    assert (column.num_nan, column.num_inf) == (1, 2)
+    assert (column.num_nan, column.num_inf) == (2, 2)
     assert (column.minimum, column.maximum) == (-1.0, 2.0)
-    assert column.mean == pytest.approx((0.5 - 1.0 + 0.0 + 2.0 + 1.0) / 5)
+    assert column.mean == pytest.approx((0.5 - 1.0 + 2.0 + 1.0) / 4)
 
 
 def test_integers_and_flags_have_ranges_when_they_are_described() -> None:
@@ -55,10 +57,18 @@ def test_invalid_steps_do_not_count_when_rows_are_masked() -> None:
     assert report.episode_lengths == (2, 1)
 
 
+def test_an_end_does_not_count_when_its_step_was_not_taken() -> None:
+    data = rollout() | {"valid": torch.ones(4, 2, dtype=torch.bool)}
+    data["valid"][3, 0] = False
+    report = describe_rollout(data)
+    assert (report.num_terminated, report.num_truncated) == (1, 0)
+    assert report.episode_returns == (3.0,)
+
+
 @pytest.mark.parametrize(
     ("changes", "warning"),
     [
-        ({}, "column 'values' holds 1 NaN and 2 infinite values"),
+        ({}, "column 'values' holds 2 NaN and 2 infinite values"),
         ({"rewards": torch.zeros(4, 2)}, "every reward is 0"),
         ({"advantages": torch.ones(4, 2)}, "every advantage is the same"),
     ],
