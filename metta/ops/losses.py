@@ -71,7 +71,9 @@ def value_loss(
     `scale` is a standard deviation in raw reward units, above 0. It acts only in here: values and
     returns stay raw outside, while `clip_coef` counts in scaled units.
     """
-    new_scaled, old_scaled, target = new_values / scale, old_values / scale, returns / scale
+    new_scaled, old_scaled, target = new_values, old_values, returns
+    if isinstance(scale, Tensor) or scale != 1.0:
+        new_scaled, old_scaled, target = new_values / scale, old_values / scale, returns / scale
     squared_error = (new_scaled - target).square()
     if clip_coef is None:
         return 0.5 * squared_error
@@ -100,26 +102,39 @@ def weighted_mean(values: Float[Tensor, "*B"], weights: Float[Tensor, "*B"]) -> 
 
 
 def normalize_advantages(
-    advantages: Float[Tensor, "*B"], weights: Float[Tensor, "*B"], eps: float = 1e-8
+    advantages: Float[Tensor, "*B"], weights: Float[Tensor, "*B"] | None, eps: float = 1e-8
 ) -> Float[Tensor, "*B"]:
     """Advantages with weighted mean 0 and standard deviation 1; rows of weight 0 become 0.
 
         n = sum(w),  mean = sum(w * A) / n,  std = sqrt(sum(w * (A - mean)^2) / (n - 1))
         result = (A - mean) / (std + eps)
 
-    Weights count samples. The spread is taken around the mean in a second pass, since E[A^2] -
-    E[A]^2 cancels. With n < 2 there is no spread: rows with weight come back as they are. A spread
-    within the rounding of the mean is none: all become 0, instead of noise blown up to size 1.
+    Weights count samples; None means 1 for all. The spread is taken around the mean in a second
+    pass, since E[A^2] - E[A]^2 cancels. With n < 2 there is no spread: rows with weight come back as
+    they are. A spread within the rounding of the mean is none: all become 0, instead of noise blown
+    up to size 1.
     """
+    if weights is None:
+        if advantages.numel() < 2:
+            return advantages
+        mean = advantages.mean()
+        centred = advantages - mean
+        return _scaled(centred, centred.square().sum() / (advantages.numel() - 1.0), mean, eps)
     num_samples = weights.sum()
     known = zero_unweighted(advantages, weights)
     mean = weighted_mean(known, weights)
     centred = known - mean
-    deviation = ((weights * centred.square()).sum() / (num_samples - 1.0).clamp(min=1.0)).sqrt()
-    rounding = 8.0 * torch.finfo(advantages.dtype).eps * mean.abs()
-    scaled = torch.where(deviation > rounding, centred / (deviation + eps), 0.0)
-    normalized = torch.where(num_samples < 2.0, known, scaled)
+    variance = (weights * centred.square()).sum() / (num_samples - 1.0).clamp(min=1.0)
+    normalized = torch.where(num_samples < 2.0, known, _scaled(centred, variance, mean, eps))
     return zero_unweighted(normalized, weights)
+
+
+def _scaled(
+    centred: Float[Tensor, "*B"], variance: Float[Tensor, ""], mean: Float[Tensor, ""], eps: float
+) -> Float[Tensor, "*B"]:
+    deviation = variance.sqrt()
+    rounding = 8.0 * torch.finfo(centred.dtype).eps * mean.abs()
+    return torch.where(deviation > rounding, centred / (deviation + eps), 0.0)
 
 
 def _clip(values: Float[Tensor, "*B"], low: Coefficient, high: Coefficient) -> Float[Tensor, "*B"]:

@@ -72,6 +72,7 @@ class PPOOptimizer:
         rates = [group["lr"] for group in optimizer.param_groups]
         self._rate_shares = [rate / self.base_lr if self.base_lr else 1.0 for rate in rates]
         self._stepper = as_stepper(optimizer)
+        self._architecture = policy.architecture_hash()
         self._check_parameters()
 
     def _check_parameters(self) -> None:
@@ -173,7 +174,7 @@ class PPOOptimizer:
         computed (V-trace always computes them, since they depend on the policy of this moment).
         """
         data = experience.columns if isinstance(experience, RolloutBuffer) else experience
-        columns = check_rollout(data, self.policy)
+        columns = check_rollout(data, self.policy, self._architecture)
         known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()
         recompute = self.config.advantage_estimator == "vtrace" and known
         if recompute or not {"advantages", "returns"} <= columns.keys():
@@ -235,8 +236,7 @@ class PPOOptimizer:
         """Normalise advantages over the whole minibatch, before it is split for accumulation."""
         if self.config.normalize_advantages:
             raw = batch.columns["advantages"]
-            counted = torch.ones_like(raw) if batch.weights is None else batch.weights
-            batch.columns["advantages"] = normalize_advantages(raw, counted)
+            batch.columns["advantages"] = normalize_advantages(raw, batch.weights)
         return batch
 
     def _needed_columns(

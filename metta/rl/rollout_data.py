@@ -43,7 +43,9 @@ def required_columns(policy: Policy) -> list[str]:
     return [*obs, "actions", "log_probs", "values"]
 
 
-def check_rollout(data: Mapping[str, Tensor], policy: Policy) -> dict[str, Tensor]:
+def check_rollout(
+    data: Mapping[str, Tensor], policy: Policy, architecture: str | None = None
+) -> dict[str, Tensor]:
     """The columns on the policy's device, checked against it; the input is left alone.
 
     Raises `RolloutError` for what is missing or of the wrong shape, `NonFiniteError` for NaN and infinity,
@@ -62,7 +64,7 @@ def check_rollout(data: Mapping[str, Tensor], policy: Policy) -> dict[str, Tenso
             "PPOTrainer.collect_rollouts or RolloutCollector, for the same policy"
         )
     _check_shapes(data, policy)
-    _check_manifest(data, policy)
+    _check_manifest(data, architecture or policy.architecture_hash())
     kinds = dict.fromkeys(_FLOAT_COLUMNS, policy.dtype) | dict.fromkeys(_FLAG_COLUMNS, torch.bool)
     columns = {k: v.to(policy.device, kinds.get(k, v.dtype)) for k, v in data.items()}
     if "valid" not in columns:
@@ -124,13 +126,13 @@ def _check_shapes(data: Mapping[str, Tensor], policy: Policy) -> None:
         )
 
 
-def _check_manifest(data: Mapping[str, Tensor], policy: Policy) -> None:
+def _check_manifest(data: Mapping[str, Tensor], architecture: str) -> None:
     found = getattr(data, "manifest", {}).get("policy_architecture")
-    if found is not None and found != policy.architecture_hash():
+    if found is not None and found != architecture:
         raise RolloutError(
             "the rollout was collected by a policy of another architecture or other spaces "
-            f"({found[:12]}, this one is {policy.architecture_hash()[:12]}); learn from it with the "
-            "policy that collected it, or drop its recurrent states and log_probs and recompute them"
+            f"({found[:12]}, this one is {architecture[:12]}); learn from it with the policy that "
+            "collected it, or drop its recurrent states and log_probs and recompute them"
         )
 
 

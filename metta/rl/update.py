@@ -87,7 +87,7 @@ def apply_update(
     Returns the gradient norm before clipping and whether everything was finite, both 0-dim.
     """
     norm = stepper.grad_norm()
-    finite = norm.isfinite() & terms.isfinite().all()
+    finite = (norm + terms.sum()).isfinite()
     scale = torch.ones_like(norm)
     if max_grad_norm is not None:
         scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)

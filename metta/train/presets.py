@@ -22,10 +22,10 @@ def cartpole_config() -> TrainingConfig:
         {
             "total_timesteps": 100_000,
             "num_envs": 8,
-            "horizon": 64,
-            "update_epochs": 10,
+            "horizon": 128,
+            "update_epochs": 8,
             "num_minibatches": 4,
-            "learning_rate": 1e-3,
+            "learning_rate": 2e-3,
             "lr_schedule": "linear",
             "gamma": 0.98,
             "gae_lambda": 0.9,

@@ -218,3 +218,10 @@ def test_normalized_advantages_are_zero_when_all_are_equal_but_for_rounding() ->
     # in float32 the mean of 1000 times 7.7 is not 7.7; dividing that rounding by itself gives 1
     normalized = normalize_advantages(torch.full((1000,), 7.7), torch.ones(1000))
     assert torch.equal(normalized, torch.zeros(1000))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_normalized_advantages_agree_when_weights_are_absent_or_all_one(count: int) -> None:
+    advantages = torch.arange(count, dtype=torch.float64) ** 2 + 3.0
+    weighted = normalize_advantages(advantages, torch.ones_like(advantages))
+    torch.testing.assert_close(normalize_advantages(advantages, None), weighted, rtol=1e-14, atol=0)
