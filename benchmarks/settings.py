@@ -1,6 +1,5 @@
 """The one workload that every job runs: CartPole, 8 environments x 128 steps."""
 
-import sys
 import time
 
 NUM_ENVS = 8
@@ -14,6 +13,20 @@ BATCH = NUM_ENVS * HORIZON
 TOTAL_STEPS = 100 * BATCH
 HIDDEN = 64
 
+METTA_SETTINGS = {
+    "num_envs": NUM_ENVS,
+    "horizon": HORIZON,
+    "update_epochs": UPDATE_EPOCHS,
+    "num_minibatches": NUM_MINIBATCHES,
+    "learning_rate": LEARNING_RATE,
+    "gamma": GAMMA,
+    "gae_lambda": GAE_LAMBDA,
+    "clip_coef": CLIP,
+    "ent_coef": ENTROPY,
+    "vf_coef": VALUE,
+    "max_grad_norm": MAX_GRAD_NORM,
+}
+
 
 def report(steps: int) -> None:
     """One line per iteration: agent steps so far and a clock that all processes share."""
@@ -25,4 +38,3 @@ def require_one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-    sys.stderr.flush()
