@@ -131,6 +131,10 @@ class ObsSpec:
             observation = observation[step]
         return observation
 
+    def split(self, nested: Any) -> dict[str, Any]:
+        """The leaves of an observation in the nesting of its space: the reverse of `nest`."""
+        return {leaf.key: leaf.value_in(nested) for leaf in self.leaves}
+
     def nest(self, leaves: Mapping[str, Any]) -> Any:
         """Give leaves back the nesting of the space: a plain value, or dicts (tuples by index)."""
         if self.is_plain:

@@ -1,6 +1,6 @@
 """The networks that metta builds itself: encoder, optional recurrent core, two heads."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from metta.agent.action_spec import ActionSpec
 from metta.agent.encoders import ObsEncoder, orthogonal
 from metta.agent.gaussian import BoxSpec
-from metta.agent.output import Obs, PolicyOutput, State
+from metta.agent.output import PolicyOutput, State
 from metta.agent.recurrent import CORES, RecurrentCore
 from metta.spaces import ObsSpec
 
@@ -59,19 +59,19 @@ class Heads(nn.Module):
 class ActorCritic(nn.Module):
     """Feed-forward: rows ``[B, ...]`` in, (parameters, value) out."""
 
-    takes_leaves = True
-
     def __init__(self, spec: ObsSpec, action_spec: ActionSpec, config: "AgentConfig") -> None:
         super().__init__()
+        self.spec = spec
         self.encoder = _encoder(spec, config)
         share = config.share_encoder or self.encoder.uses_grid
         self.critic_encoder = None if share else _encoder(spec, config)
         self.heads = Heads(self.encoder.output_size, action_spec, config)
 
-    def forward(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """Distribution parameters and raw value."""
-        features = self.encoder(obs)
-        critic = features if self.critic_encoder is None else self.critic_encoder(obs)
+    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Distribution parameters and value of observations in the nesting of their space."""
+        leaves = self.spec.split(obs)
+        features = self.encoder(leaves)
+        critic = features if self.critic_encoder is None else self.critic_encoder(leaves)
         heads: tuple[Tensor, Tensor] = self.heads(features, critic)
         return heads
 
@@ -79,10 +79,9 @@ class ActorCritic(nn.Module):
 class RecurrentActorCritic(nn.Module):
     """Recurrent: sequences ``[T, N, ...]`` in, `PolicyOutput` out; actor and critic share the core."""
 
-    takes_leaves = True
-
     def __init__(self, spec: ObsSpec, action_spec: ActionSpec, config: "AgentConfig") -> None:
         super().__init__()
+        self.spec = spec
         self.encoder = _encoder(spec, config)
         kind = config.name if config.name in CORES else config.core
         self.core: RecurrentCore = CORES[kind](self.encoder.output_size, config.hidden_size)
@@ -92,9 +91,9 @@ class RecurrentActorCritic(nn.Module):
         """Zeros ``[N, H]`` per part of the state."""
         return self.core.initial_state(num_rows)
 
-    def forward(self, obs: Obs, state: State, starts: Tensor) -> PolicyOutput:
+    def forward(self, obs: Any, state: State, starts: Tensor) -> PolicyOutput:
         """Encode all steps at once, then run the core along T."""
-        flat = {key: leaf.flatten(0, 1) for key, leaf in obs.items()}
+        flat = {key: leaf.flatten(0, 1) for key, leaf in self.spec.split(obs).items()}
         features = self.encoder(flat).unflatten(0, starts.shape)
         hidden, state = self.core(features, state, starts)
         params, value = self.heads(hidden, hidden)

@@ -163,7 +163,7 @@ class NumpyActor:
                 clip = policy.obs_normalizer.clip
                 values = np.clip((values - shift) / scale, -clip, clip)
             leaves[key] = values
-        return leaves if policy.takes_leaves else policy.obs_spec.nest(leaves)
+        return policy.obs_spec.nest(leaves)
 
     def _difference(self) -> float:
         """Largest deviation from `Policy.forward`, relative to the largest parameter of its row."""

@@ -132,7 +132,8 @@ def _require_finite(action: np.ndarray) -> None:
 
 def _gaussian(params: Tensor) -> tuple[Tensor, Tensor]:
     mean, log_std = params.chunk(2, -1)
-    return mean, log_std.clamp(*LOG_STD_RANGE)
+    # gradients pass the bounds, so that a deviation which has left them finds its way back
+    return mean, log_std + (log_std.clamp(*LOG_STD_RANGE) - log_std).detach()
 
 
 def _log_tanh_slope(value: Tensor) -> Tensor:

@@ -52,7 +52,6 @@ class Policy(nn.Module):
         self.action_spec: ActionSpec = action_spec_of(action_space, squash=config.squash)
         self.is_recurrent = hasattr(module, "initial_state")
         self.precision = torch.float32
-        self.takes_leaves = bool(getattr(module, "takes_leaves", False))
         # one float parameter that tells device and type; in a list, so that it is not registered twice
         floats = (p for p in module.parameters() if p.dtype.is_floating_point)
         self._anchor: list[Tensor] = [next(floats, torch.empty(0))]
@@ -97,7 +96,7 @@ class Policy(nn.Module):
         Nothing is changed: not the state passed in, not the normalisers.
         """
         lead = next(iter(obs.values())).shape[:2]
-        inputs = {key: self._prepare(key, leaf) for key, leaf in obs.items()}
+        inputs = self.prepare(obs)
         if not self.is_recurrent:
             inputs = {key: leaf.flatten(0, 1) for key, leaf in inputs.items()}
         elif state is None:
@@ -106,8 +105,12 @@ class Policy(nn.Module):
             starts = torch.zeros(lead, dtype=torch.bool, device=self.device)
         return self._finish(self._call(inputs, state or {}, starts), lead)
 
+    def prepare(self, obs: Obs) -> Obs:
+        """Observation leaves as the module sees them: float or int64, normalised."""
+        return {key: self._prepare(key, leaf) for key, leaf in obs.items()}
+
     def _call(self, inputs: Obs, state: State, starts: Tensor | None) -> Any:
-        seen = inputs if self.takes_leaves else self.obs_spec.nest(inputs)
+        seen = self.obs_spec.nest(inputs)
         arguments = (seen, state, starts) if self.is_recurrent else (seen,)
         if self.precision == torch.float32:
             return self.module(*arguments)
@@ -158,8 +161,9 @@ class Policy(nn.Module):
             if type(part).__module__.startswith("torch.nn.")
         ]
         starts = [list(leaf.starts) for leaf in self.obs_spec.leaves]
+        clip = None if self.obs_normalizer is None else self.obs_normalizer.clip
         return digest_of(
-            [tensors, layers, self.obs_spec.describe(), starts, _described(self.action_spec)]
+            [tensors, layers, self.obs_spec.describe(), starts, _described(self.action_spec), clip]
         )
 
     def parameter_hash(self) -> str:
@@ -199,7 +203,7 @@ class Policy(nn.Module):
         }
         for key, first in self._starts.items():
             obs[key] = obs[key] + first.to(self.device)
-        inputs = {key: self._prepare(key, leaf) for key, leaf in obs.items()}
+        inputs = self.prepare(obs)
         if not self.is_recurrent:
             lead = (_PROBED_STEPS * _PROBED_ROWS,)
             inputs = {key: leaf.flatten(0, 1) for key, leaf in inputs.items()}

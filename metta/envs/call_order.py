@@ -26,6 +26,7 @@ class CallOrder:
 
     def __init__(self, num_groups: int) -> None:
         self._states = [_NEW] * num_groups
+        self.num_resets = 0
 
     @property
     def is_closed(self) -> bool:
@@ -34,6 +35,7 @@ class CallOrder:
 
     def reset(self) -> list[int]:
         """Note a reset; the result names groups whose step is still under way."""
+        self.num_resets += 1
         if self.is_closed:
             raise self._out_of_turn("reset()", 0)
         stepping = [g for g, state in enumerate(self._states) if state is _STEPPING]

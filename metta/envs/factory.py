@@ -116,8 +116,8 @@ def _factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
         spec = gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
         raise EnvError(
-            f"gymnasium knows no environment {env_id!r}: {error}"
-            f"{did_you_mean(env_id, gymnasium.registry)}"
+            f"gymnasium knows no environment {env_id!r}"
+            f"{did_you_mean(env_id, gymnasium.registry) or f': {error}'}"
         ) from error
     make = functools.partial(gymnasium.make, spec, disable_env_checker=True, **kwargs)
     return cast(EnvFactory, make)

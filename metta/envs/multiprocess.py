@@ -80,6 +80,11 @@ class MultiprocessVecEnv:
         """Process ids of the workers."""
         return self._pool.pids
 
+    @property
+    def num_resets(self) -> int:
+        """How often `reset` was called."""
+        return self._order.num_resets
+
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every row; the result of a step under way is dropped."""
         check_reset(seeds, obs_out, self.num_rows, self.obs_spec)

@@ -57,6 +57,11 @@ class NativeVecEnv:
         self._ended = np.zeros(self.num_rows, np.bool_)
         """Rows whose episode ended in the step before."""
 
+    @property
+    def num_resets(self) -> int:
+        """How often `reset` was called."""
+        return self._order.num_resets
+
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every row; a step under way is dropped."""
         check_reset(seeds, obs_out, self.num_rows, self.obs_spec)

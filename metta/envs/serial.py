@@ -53,6 +53,11 @@ class SerialVecEnv:
         self._order = CallOrder(num_groups)
         self._actions: list[np.ndarray] = [np.empty(0)] * num_groups
 
+    @property
+    def num_resets(self) -> int:
+        """How often `reset` was called."""
+        return self._order.num_resets
+
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every row; a step under way is dropped."""
         check_reset(seeds, obs_out, self.num_rows, self.obs_spec)

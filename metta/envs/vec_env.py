@@ -72,6 +72,11 @@ class VecEnv(Protocol):
     mask_size: int
     """Number of entries of an action mask, 0 where the environment has none."""
 
+    @property
+    def num_resets(self) -> int:
+        """How often `reset` was called: who holds observations sees that somebody else began anew."""
+        ...
+
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every row (one seed each) and write observations ``[num_rows, ...]``.
 

@@ -62,6 +62,7 @@ class RolloutCollector:
         self.experience = experience
         self._states: list[State] = []
         self._warned_endless = False
+        self._resets: int | None = None
         self._carry: dict[str, Any] | None = None
 
     @property
@@ -115,11 +116,17 @@ class RolloutCollector:
         if self._carry is None:
             seeds = row_seeds(self.seed, self.vec_env.num_rows, rank=self.rank)
             result = self.vec_env.reset(seeds, first)
+            self._resets = self.vec_env.num_resets
             buffer.start_array[0] = True
             if buffer.mask_array is not None:
                 buffer.mask_array[0] = result.action_mask
             self._states = [self.policy.initial_state(r.stop - r.start) for r in self.groups]
             return
+        if self._resets is not None and self.vec_env.num_resets != self._resets:
+            raise EnvError(
+                "somebody else reset this collector's environment (run_episodes, another collector?), "
+                "so its episodes cannot go on; give each its own, e.g. by make_vec_env"
+            )
         for key, leaf in first.items():
             leaf[...] = self._carry["obs"][key]
         buffer.start_array[0] = self._carry["starts"]
@@ -170,7 +177,8 @@ class RolloutCollector:
 
     def _check_finite(self, buffer: RolloutBuffer) -> None:
         """NaN from an environment stops here, before it could reach a policy's weights."""
-        checked = {"reward": buffer.rewards}
+        # a user's own VecEnv may return anything; in rows that were not stepped it may be NaN
+        checked = {"reward": buffer.rewards.where(buffer.valid, 0.0)}
         for key, leaf in buffer.obs.items():
             if leaf.dtype.is_floating_point:
                 checked[f"observation {key!r}"] = leaf

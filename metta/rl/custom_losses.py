@@ -33,8 +33,9 @@ _FROM_FORWARD = ("policy", "obs", "output", "new_values", "new_log_probs", "entr
 class CustomLoss:
     """A function of a minibatch, weighted and added to the total loss.
 
-    `fn` receives what its parameters name: ``policy, obs, actions, rewards, values, advantages,
-    returns, log_probs`` as stored in the rollout; ``output, new_values, new_log_probs, entropy`` of the
+    `fn` receives what its parameters name: ``policy`` (the network) and ``obs`` (as the network sees
+    them); ``actions, rewards, values, advantages, returns, log_probs, valid`` as stored in the rollout,
+    invalid samples included; ``output, new_values, new_log_probs, entropy`` of the
     shared forward, with gradients; or any column added to the rollout. Parameters with a default keep
     it. It returns a 0-dim tensor, or ``(tensor, metrics)``. Samples are ``[B, ...]`` (``[L, B, ...]``
     for recurrent policies). The schedule goes from `weight` to ``weight * schedule_end``.
@@ -117,12 +118,20 @@ class CustomLoss:
                 MettaWarning,
                 stacklevel=2,
             )
+        for name, value in metrics.items():
+            if isinstance(value, Tensor) and value.dim() != 0:
+                raise ConfigError(
+                    f"metric {name!r} of custom loss {self.label!r} has shape {tuple(value.shape)}; "
+                    "give one number per metric"
+                )
         weight = scheduled(self.schedule, self.weight, self.schedule_end, progress)
         return loss * weight, metrics
 
 
 def as_custom_losses(losses: Sequence[CustomLoss | LossFunction]) -> list[CustomLoss]:
     """Plain functions and modules wrapped with weight 1; names must differ."""
+    if callable(losses):
+        raise ConfigError("custom_losses is a list; write custom_losses=[my_loss]")
     wrapped = [loss if isinstance(loss, CustomLoss) else CustomLoss(loss) for loss in losses]
     labels = [loss.label for loss in wrapped]
     if len(set(labels)) < len(labels):

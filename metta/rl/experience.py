@@ -15,7 +15,7 @@ from metta.spaces import ObsSpec
 
 __all__ = ["Experience", "RolloutBuffer", "obs_column", "split_obs"]
 
-_ROWS_PER_FORWARD = 8192
+ROWS_PER_FORWARD = 8192
 """Bound on rows of the batched forward in `finalize`, for the memory of convolutions."""
 
 
@@ -123,6 +123,8 @@ class RolloutBuffer:
 
     def begin(self) -> None:
         """Forget the last rollout's sparse entries and columns."""
+        if self.device.type == "cuda":  # its transfer may still be reading this memory
+            torch.cuda.current_stream(self.device).synchronize()
         self._finals.clear()
         self.columns = {}
 
@@ -191,7 +193,7 @@ class RolloutBuffer:
         state = {key: part[-1 if first else 0] for key, part in self.states.items()}
         span = horizon + 1 - first
         if not policy.is_recurrent:
-            span = max(1, _ROWS_PER_FORWARD // self.num_rows)
+            span = max(1, ROWS_PER_FORWARD // self.num_rows)
         parts = []
         for begin in range(first, horizon + 1, span):
             steps = slice(begin, begin + span)

@@ -130,6 +130,11 @@ class FlatAdam(torch.optim.Optimizer):
         for index, (parameter, view) in enumerate(
             zip(self._params, self._views(self.flat), strict=True)
         ):
+            if not parameter.requires_grad:
+                raise StateError(
+                    f"parameter {index} of the policy was frozen after its optimizer was built, whose "
+                    "momentum would still move it; freeze first, then build the optimizer"
+                )
             if parameter.data_ptr() != view.data_ptr():
                 raise StateError(
                     f"parameter {index} of the policy was replaced after its optimizer was built; "

@@ -1,18 +1,20 @@
 """`PPOOptimizer`: advantages, minibatches, and the passes over a rollout."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from metta.agent.evaluation_mode import evaluating
 from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_variance
 from metta.ops.losses import normalize_advantages
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
-from metta.rl.experience import RolloutBuffer, obs_column, split_obs
+from metta.rl.experience import ROWS_PER_FORWARD, RolloutBuffer, obs_column, split_obs
 from metta.rl.optimizer import FlatAdam, adapted_rate, as_stepper, scheduled
 from metta.rl.rollout_data import (
     STATE_PREFIX,
@@ -25,7 +27,7 @@ from metta.rl.rollout_data import (
 from metta.rl.update import UpdateCoefs, apply_update, minibatch_loss
 from metta.rl.update_report import LOSS_NAMES, UpdateLog
 from metta.seeding import derive_seed, numpy_generator
-from metta.train.batch_sizing import minibatch_sizes, nearest_divisors
+from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
 from metta.train.train_config import OptimizerConfig, PPOConfig
 
 __all__ = ["PPOOptimizer"]
@@ -120,8 +122,14 @@ class PPOOptimizer:
         parts = (*terms[:4].unbind(), *terms[4:].detach().unbind())
         return dict(zip(LOSS_NAMES, parts, strict=True))
 
-    def compute_advantages(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """``advantages`` and ``returns`` ``[T, N]`` of a rollout, in raw reward units."""
+    def compute_advantages(
+        self, columns: Mapping[str, Tensor], log_ratios: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """``advantages`` and ``returns`` ``[T, N]`` of a rollout, in raw reward units.
+
+        `log_ratios` ``[T, N]`` of present over behaviour probability matter to V-trace only; None
+        means that the policy of this moment collected the rollout.
+        """
         config = self.config
         rewards, values = columns["rewards"], columns["values"]
         next_values, terminated = columns["next_values"], columns["terminated"]
@@ -134,31 +142,44 @@ class PPOOptimizer:
         if config.advantage_estimator == "gae":
             advantages = gae(rewards, values, next_values, terminated, ended, **discounts)
             return {"advantages": advantages, "returns": advantages + values}
-        ratios = self._log_ratios(columns)
+        ratios = torch.zeros_like(values) if log_ratios is None else log_ratios
         clips = {"rho_clip": config.vtrace_rho_clip, "c_clip": config.vtrace_c_clip}
         traces = vtrace(
             rewards, values, next_values, terminated, ended, ratios, **discounts, **clips
         )
         return {"advantages": traces.advantages, "returns": traces.targets}
 
+    def _correct(self, columns: dict[str, Tensor]) -> None:
+        """V-trace: advantages for the policy of this moment, which the ratios then start from.
+
+        The importance weights are in the advantages, so ratios and KL are measured against the
+        policy that the update begins with. Values stay those that were collected.
+        """
+        present = self._present_log_probs(columns)
+        columns.update(self.compute_advantages(columns, present - columns["log_probs"]))
+        columns["log_probs"] = present
+
     @torch.no_grad()
-    def _log_ratios(self, columns: Mapping[str, Tensor]) -> Tensor:
-        """Log of present over behaviour probability of each action."""
-        policy = self.policy
-        everything = torch.arange(num_items(columns, policy), device=policy.device)
+    def _present_log_probs(self, columns: Mapping[str, Tensor]) -> Tensor:
+        """Log-probability ``[T, N]`` of each action under the policy of this moment."""
+        policy, steps = self.policy, columns["values"].shape[0]
         starts = ["episode_starts"] if policy.is_recurrent else []
         masks = ["action_masks"] if "action_masks" in columns else []
         obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
         names = [*obs, "actions", "values", *starts, *masks]
-        batch = cut_minibatch(columns, names, everything, policy)
-        output = policy(batch.obs, batch.state, batch.columns.get("episode_starts"))
-        new = policy.action_spec.log_prob(
-            output.dist_params, batch.columns["actions"], batch.columns.get("action_masks")
-        )
-        if policy.is_recurrent:  # [L, S * N] -> [T, N]
-            rows = columns["values"].shape[1]
-            new = new.unflatten(1, (-1, rows)).transpose(0, 1).flatten(0, 1)
-        return new.reshape(columns["log_probs"].shape) - columns["log_probs"]
+        items = torch.arange(num_items(columns, policy), device=policy.device)
+        length = columns["values"].numel() // len(items)
+        parts = []
+        with evaluating(policy):
+            for index in items.split(max(1, ROWS_PER_FORWARD // length)):
+                batch = cut_minibatch(columns, names, index, policy)
+                output = policy(batch.obs, batch.state, batch.columns.get("episode_starts"))
+                actions, legal = batch.columns["actions"], batch.columns.get("action_masks")
+                parts.append(policy.action_spec.log_prob(output.dist_params, actions, legal))
+        found: Tensor = torch.cat(parts, 1)  # [L, S * N], with L = 1 for feed-forward policies
+        if policy.is_recurrent:
+            found = found.unflatten(1, (steps // length, -1)).transpose(0, 1)
+        return found.reshape(columns["values"].shape)
 
     def update(
         self,
@@ -172,22 +193,26 @@ class PPOOptimizer:
         The policy runs in the mode (training or evaluation) that its owner put it in. `progress` in
         0..1 of the run steers schedules. Advantages in the data are used, absent ones are
         computed (V-trace always computes them, since they depend on the policy of this moment).
+        Afterwards the policy's normalisers take the rollout in.
         """
         data = experience.columns if isinstance(experience, RolloutBuffer) else experience
         columns = check_rollout(data, self.policy, self._architecture)
         known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()
-        recompute = self.config.advantage_estimator == "vtrace" and known
-        if recompute or not {"advantages", "returns"} <= columns.keys():
+        torch.manual_seed(derive_seed(self.seed, "update", rank=self.rank, epoch=self.num_updates))
+        if self.config.advantage_estimator == "vtrace" and known:
+            self._correct(columns)
+        elif not {"advantages", "returns"} <= columns.keys():
             columns.update(self.compute_advantages(columns))
         custom = as_custom_losses(custom_loss_fns)
         if isinstance(self.optimizer, FlatAdam):
             self.optimizer.check_views()
         coefs = self._coefs(progress)
         self._schedule_learning_rate(progress)
-        torch.manual_seed(derive_seed(self.seed, "update", rank=self.rank, epoch=self.num_updates))
         log = self._run_passes(columns, custom, coefs)
         self.num_updates += 1
-        return self._finish(log, columns, coefs)
+        stats = self._finish(log, columns, coefs)
+        self.policy.update_normalizers(columns)
+        return stats
 
     def _run_passes(
         self, columns: dict[str, Tensor], custom: Sequence[CustomLoss], coefs: UpdateCoefs
@@ -235,8 +260,8 @@ class PPOOptimizer:
     def _prepare(self, batch: Minibatch) -> Minibatch:
         """Normalise advantages over the whole minibatch, before it is split for accumulation."""
         if self.config.normalize_advantages:
-            raw = batch.columns["advantages"]
-            batch.columns["advantages"] = normalize_advantages(raw, batch.weights)
+            scaled = normalize_advantages(batch.columns["advantages"], batch.weights)
+            return replace(batch, advantages=scaled)
         return batch
 
     def _needed_columns(
@@ -259,18 +284,11 @@ class PPOOptimizer:
 
     def _minibatch_sizes(self, columns: Mapping[str, Tensor]) -> list[int]:
         items = num_items(columns, self.policy)
-        length = columns["values"].numel() // items
+        steps, rows = columns["values"].shape
+        length = steps * rows // items
         size = self.config.minibatch_size
-        if length == 1 or size is None:
-            return minibatch_sizes(items, self.config.num_minibatches, size)
-        if size % length or items % (size // length):
-            near = nearest_divisors(items, max(1, size // length))
-            raise ConfigError(
-                f"minibatch_size={size} is not a number of segments of length {length} that divides "
-                f"the {items} segments of a recurrent policy's batch; "
-                f"try minibatch_size={' or '.join(str(count * length) for count in near)}"
-            )
-        return [size // length] * (items * length // size)
+        check_minibatch_size(size, horizon=steps, rows=rows, segment_length=length)
+        return minibatch_sizes(items, self.config.num_minibatches, size and size // length)
 
     def _coefs(self, progress: float) -> UpdateCoefs:
         config = self.config

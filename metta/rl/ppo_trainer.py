@@ -16,7 +16,7 @@ from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv
-from metta.errors import MettaWarning
+from metta.errors import MettaWarning, RolloutError
 from metta.rl.collector import RolloutCollector
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
 from metta.rl.experience import RolloutBuffer
@@ -35,6 +35,8 @@ from metta.train.train_config import TrainingConfig
 __all__ = ["PPOTrainer"]
 
 _RECENT_EPISODES = 100
+_SILENT_STEPS = 10_000
+"""Agent steps after which a run without any ended episode is worth a warning."""
 
 
 class PPOTrainer:
@@ -173,25 +175,16 @@ class PPOTrainer:
         """
         if isinstance(rollout_data, str | os.PathLike):
             rollout_data = load_rollout(Path(rollout_data))
+        if not all(isinstance(column, Tensor) for column in rollout_data.values()):
+            kinds = {name: type(column).__name__ for name, column in rollout_data.items()}
+            raise RolloutError(f"learn() needs a mapping of names to tensors, got {kinds}")
         if _is_empty(rollout_data):
             warnings.warn(
                 "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
             )
             return dict.fromkeys(LOSS_NAMES, 0.0)
         with self.plan.applied():
-            losses = self.ppo.update(rollout_data, self.custom_losses, progress=self.progress)
-            self._update_normalizers(rollout_data)
-        return losses
-
-    def _update_normalizers(self, data: Mapping[str, Tensor]) -> None:
-        policy = self.policy
-        if policy.obs_normalizer is None and policy.return_normalizer is None:
-            return
-        columns = {name: column.to(self.device) for name, column in data.items()}
-        if "returns" not in columns:
-            columns |= self.ppo.compute_advantages(columns)
-        columns.setdefault("valid", torch.ones_like(columns["values"], dtype=torch.bool))
-        policy.update_normalizers(columns)
+            return self.ppo.update(rollout_data, self.custom_losses, progress=self.progress)
 
     def train(
         self, total_timesteps: int | None = None, *, on_epoch_end: EpochListener | None = None
@@ -214,7 +207,16 @@ class PPOTrainer:
             state.agent_step += self._steps_collected or _num_samples(data)
             return {"episode_return": self.mean_return, **losses}
 
-        return run_training(self.state, step, until_step=first + total, on_epoch_end=on_epoch_end)
+        until = first + total
+        history = run_training(self.state, step, until_step=until, on_epoch_end=on_epoch_end)
+        if self.collector.meter.num_episodes == 0 and self.state.agent_step >= _SILENT_STEPS:
+            warnings.warn(
+                f"no episode ended in {self.state.agent_step:,} steps, so there is no return to "
+                "report; does the environment need a time limit (max_episode_steps)?",
+                MettaWarning,
+                stacklevel=2,
+            )
+        return history
 
     @property
     def progress(self) -> float:
@@ -232,7 +234,10 @@ class PPOTrainer:
         return sum(recent) / len(recent) if recent else float("nan")
 
     def digest(self) -> str:
-        """Hash of everything that decides the numbers to come, environments aside."""
+        """Hash of the run's state: weights, optimizer, counters, carried observations.
+
+        Settings and the insides of environments are not part of it.
+        """
         return self.registry.digest()
 
     def manifest(self) -> dict[str, Any]:
@@ -242,8 +247,8 @@ class PPOTrainer:
             "policy_hash": self.policy.parameter_hash(),
             "config_hash": self._config_hash,
             "env_id": self.env_name,
+            "spaces": [str(self.policy.observation_space), str(self.policy.action_space)],
             "observation_space": self.policy.obs_spec.describe(),
-            "action_space": str(self.policy.action_space),
             "seed": self.config.trainer.seed,
             "rollout": self.collector.num_rollouts - 1,
             "versions": library_versions(),

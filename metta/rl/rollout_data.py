@@ -6,6 +6,7 @@ here knows is carried along and reaches custom losses that name it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ class Minibatch:
     """Recurrent state before the first step of each segment, ``[B, ...]``."""
     weights: Tensor | None
     """1 for valid samples, 0 for others; None where all are valid."""
+    advantages: Tensor | None = None
+    """Normalised advantages for the policy loss; None: those of the columns, as they are."""
 
 
 def required_columns(policy: Policy) -> list[str]:
@@ -64,7 +67,7 @@ def check_rollout(
             "PPOTrainer.collect_rollouts or RolloutCollector, for the same policy"
         )
     _check_shapes(data, policy)
-    _check_manifest(data, architecture or policy.architecture_hash())
+    _check_manifest(data, policy, architecture or policy.architecture_hash())
     kinds = dict.fromkeys(_FLOAT_COLUMNS, policy.dtype) | dict.fromkeys(_FLAG_COLUMNS, torch.bool)
     columns = {k: v.to(policy.device, kinds.get(k, v.dtype)) for k, v in data.items()}
     if "valid" not in columns:
@@ -126,8 +129,15 @@ def _check_shapes(data: Mapping[str, Tensor], policy: Policy) -> None:
         )
 
 
-def _check_manifest(data: Mapping[str, Tensor], architecture: str) -> None:
-    found = getattr(data, "manifest", {}).get("policy_architecture")
+def _check_manifest(data: Mapping[str, Tensor], policy: Policy, architecture: str) -> None:
+    manifest = getattr(data, "manifest", {})
+    spaces = [str(policy.observation_space), str(policy.action_space)]
+    if manifest.get("spaces", spaces) != spaces:
+        raise RolloutError(
+            f"the rollout comes from {manifest.get('env_id')!r} with other spaces "
+            f"({' and '.join(manifest['spaces'])}) than this policy's ({' and '.join(spaces)})"
+        )
+    found = manifest.get("policy_architecture")
     if found is not None and found != architecture:
         raise RolloutError(
             "the rollout was collected by a policy of another architecture or other spaces "
@@ -224,17 +234,19 @@ def split_rows(batch: Minibatch, pieces: int) -> Iterator[tuple[Minibatch, float
         yield batch, 1.0
         return
     total = batch.columns["values"].shape[1]
-    for index in torch.arange(total, device=batch.columns["values"].device).tensor_split(pieces):
-        if len(index) == 0:
+    bounds = [total * piece // pieces for piece in range(pieces + 1)]
+    for first, last in pairwise(bounds):
+        if first == last:
             continue
-        rows = slice(int(index[0]), int(index[-1]) + 1)
+        rows = slice(first, last)
         piece = Minibatch(
             {name: column[:, rows] for name, column in batch.columns.items()},
             {key: leaf[:, rows] for key, leaf in batch.obs.items()},
             {key: part[rows] for key, part in batch.state.items()},
             None if batch.weights is None else batch.weights[:, rows],
+            None if batch.advantages is None else batch.advantages[:, rows],
         )
-        share = len(index) / total
+        share = (last - first) / total
         if batch.weights is not None and piece.weights is not None:
             share = float(piece.weights.sum() / batch.weights.sum().clamp(min=1.0))
         yield piece, share

@@ -49,7 +49,7 @@ def minibatch_loss(
         total = policy_loss + value * value_loss + entropy * entropy_loss + custom
         entropy_loss = -mean entropy
 
-    (Schulman et al. 2017, eq. 9.) Invalid samples enter no term. Advantages come normalised.
+    (Schulman et al. 2017, eq. 9.) Invalid samples enter none of PPO's terms.
     """
     columns = batch.columns
     output = policy(batch.obs, batch.state, columns.get("episode_starts"))
@@ -57,7 +57,8 @@ def minibatch_loss(
         output.dist_params, columns["actions"], columns.get("action_masks")
     )
     old_log_probs = columns["log_probs"]
-    surrogate = clipped_surrogate(new_log_probs, old_log_probs, columns["advantages"], coefs.clip)
+    advantages = columns["advantages"] if batch.advantages is None else batch.advantages
+    surrogate = clipped_surrogate(new_log_probs, old_log_probs, advantages, coefs.clip)
     errors = value_loss(
         output.value, columns["values"], columns["returns"], coefs.value_clip, policy.value_scale
     )
@@ -111,8 +112,10 @@ def _loss_values(
     shared = PolicyOutput(drop(output.dist_params), drop(output.value), output.state, extras)
     return {
         **{name: drop(column) for name, column in batch.columns.items()},
-        "policy": policy if policy.takes_leaves else policy.module,
-        "obs": policy.obs_spec.nest({key: drop(leaf) for key, leaf in batch.obs.items()}),
+        "policy": policy.module,
+        "obs": policy.obs_spec.nest(
+            {key: drop(leaf) for key, leaf in policy.prepare(batch.obs).items()}
+        ),
         "output": shared,
         "new_values": shared.value,
         "new_log_probs": drop(log_probs),

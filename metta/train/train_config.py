@@ -208,7 +208,7 @@ class AgentConfig:
     """One encoder for actor and critic; recurrent and convolutional agents always share."""
     std: Literal["parameter", "state"] = "parameter"
     """Box actions: deviation is a free parameter, or an output of the network."""
-    log_std_init: float = 0.0
+    log_std_init: Annotated[float, Ge(-20), Le(2)] = 0.0
     """Box actions: logarithm of the first deviation."""
     squash: bool = False
     """Box actions: tanh into the bounds instead of clipping at them."""

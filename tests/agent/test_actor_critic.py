@@ -27,8 +27,8 @@ def build(
     return kind(obs_spec_of(space), action_spec_of(action_space), config)
 
 
-def rows(*shape: int) -> dict[str, Tensor]:
-    return {"obs": torch.randn(shape, generator=torch.Generator().manual_seed(2))}
+def rows(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
 
 def assert_gain(layer: nn.Linear, gain: float) -> None:
@@ -83,7 +83,7 @@ def test_deviation_is_a_free_parameter_when_configured():
 def test_deviation_starts_at_its_setting_when_the_network_gives_it():
     module = build(std="state", log_std_init=-0.5)
     assert module.heads.log_std is None
-    first, second = module(rows(4, 3))[0][:, 2:], module({"obs": 3 * rows(4, 3)["obs"]})[0][:, 2:]
+    first, second = module(rows(4, 3))[0][:, 2:], module(3 * rows(4, 3))[0][:, 2:]
     # a head of gain 0.01 over tanh features stays within a few hundredths of its bias
     assert (first + 0.5).abs().max() < 0.05
     assert not torch.equal(first, second)
@@ -100,7 +100,7 @@ def test_recurrent_module_equals_its_parts_when_run(settings):
     starts = torch.zeros(5, 2, dtype=torch.bool)
     starts[3, 1] = True
     output = module(obs, module.initial_state(2), starts)
-    features = torch.stack([module.encoder({"obs": step}) for step in obs["obs"]])
+    features = torch.stack([module.encoder({"obs": step}) for step in obs])
     hidden, state = module.core(features, module.initial_state(2), starts)
     params, value = module.heads(hidden, hidden)
     torch.testing.assert_close(output.dist_params, params, rtol=0, atol=1e-6)

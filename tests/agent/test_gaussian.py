@@ -133,3 +133,12 @@ def test_gradient_reaches_mean_and_deviation_when_learning():
     spec.log_prob(params, action, None).sum().backward()
     # d/dmean = (a - mean) / var, d/dlog_std = (a - mean)^2 / var - 1
     torch.testing.assert_close(params.grad, torch.tensor([[2.0, 3.0]]).double(), rtol=0, atol=1e-12)
+
+
+def test_deviation_finds_its_way_back_when_it_has_left_the_bounds() -> None:
+    spec = action_spec_of(spaces.Box(-1.0, 1.0, (1,), np.float32))
+    params = torch.tensor([0.0, 3.0], requires_grad=True)
+    spec.log_prob(params, torch.tensor([0.1]), None).backward()
+    assert params.grad is not None
+    # a small sample asks for a smaller deviation
+    assert float(params.grad[1]) < 0.0

@@ -138,7 +138,7 @@ def test_observations_are_copied_when_an_env_reuses_its_buffer() -> None:
 class ReusedArrays:
     """A `VecEnv` that hands out one and the same arrays in every step, as it may."""
 
-    num_rows, num_groups, mask_size = 1, 1, 0
+    num_rows, num_groups, mask_size, num_resets = 1, 1, 0, 0
 
     def __init__(self) -> None:
         self.inner = make_vec_env(lambda: CountdownEnv(3, truncate=True))
@@ -293,7 +293,7 @@ class BadEnv(gymnasium.Env[Any, Any]):
 class Unchecked:
     """A `VecEnv` of somebody else's, which hands on whatever its rows give."""
 
-    num_rows, num_groups, mask_size = 2, 1, 0
+    num_rows, num_groups, mask_size, num_resets = 2, 1, 0, 0
 
     def __init__(self, where: str) -> None:
         self.inner = make_vec_env([lambda: BadEnv("nowhere")] * 2)

@@ -23,6 +23,7 @@ from metta.rl.collector import RolloutCollector
 from metta.rl.experience import RolloutBuffer
 from metta.rl.optimizer import make_optimizer
 from metta.rl.ppo import PPOOptimizer
+from metta.rl.ppo_trainer import PPOTrainer
 from metta.train.train_config import AgentConfig, OptimizerConfig, PPOConfig
 
 
@@ -216,19 +217,46 @@ def test_vtrace_targets_are_lambda_returns_when_the_ratio_is_one(core: Any) -> N
 def test_vtrace_clips_when_data_is_stale() -> None:
     policy, columns = cartpole_rollout()
     fresh = columns
-    rare = fresh | {"log_probs": fresh["log_probs"] - 1.0}  # ratio e
-    common = fresh | {"log_probs": fresh["log_probs"] + 1.0}  # ratio 1 / e
+    rare = torch.ones_like(fresh["values"])  # ratio e
+    common = -rare  # ratio 1 / e
     clipped = learner(policy, advantage_estimator="vtrace")
     wide = learner(policy, advantage_estimator="vtrace", vtrace_rho_clip=9.0, vtrace_c_clip=9.0)
     expected = clipped.compute_advantages(fresh)["returns"]
-    torch.testing.assert_close(clipped.compute_advantages(rare)["returns"], expected)
-    for ppo, data in ((wide, rare), (clipped, common)):
-        found = ppo.compute_advantages(data)["returns"]
+    torch.testing.assert_close(clipped.compute_advantages(fresh, rare)["returns"], expected)
+    for ppo, ratios in ((wide, rare), (clipped, common)):
+        found = ppo.compute_advantages(fresh, ratios)["returns"]
         assert float((found - expected).abs().max()) > 0.1
-    last = {k: v[-1:] for k, v in common.items()}
+    last = {k: v[-1:] for k, v in fresh.items()}
     error = last["rewards"] + 0.99 * last["next_values"] * ~last["terminated"] - last["values"]
-    found = clipped.compute_advantages(last)["advantages"]
+    found = clipped.compute_advantages(last, common[-1:])["advantages"]
     torch.testing.assert_close(found, error / torch.e)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_ratios_start_at_one_when_vtrace_learns_from_stale_data(core: str) -> None:
+    settings = {"core": core, "horizon": 32, "num_envs": 4, "learning_rate": 1e-9}
+    vtrace = {"advantage_estimator": "vtrace", "target_kl": 1e-3}
+    with PPOTrainer(None, "CartPole-v1", **settings, **vtrace) as trainer:
+        data = trainer.collect_rollouts()
+        with torch.no_grad():
+            for parameter in trainer.policy.parameters():
+                parameter.mul_(1.5).add_(0.05)
+        metrics = trainer.learn(data)
+    # importance weights are in the advantages: the KL is that of this update, not of the staleness
+    assert metrics["approx_kl"] < 1e-5
+    assert metrics["kl_stopped"] == 0.0
+
+
+def test_vtrace_weights_each_error_once_when_one_step_is_stale() -> None:
+    policy, columns = cartpole_rollout()
+    ppo = learner(policy, advantage_estimator="vtrace", normalize_advantages=False)
+    stale = columns | {"log_probs": columns["log_probs"] + 1.0}
+    corrected = dict(stale)
+    ppo._correct(corrected)
+    torch.testing.assert_close(corrected["log_probs"], columns["log_probs"])
+    ratios = columns["log_probs"] - stale["log_probs"]
+    expected = ppo.compute_advantages(columns, ratios)["advantages"]
+    torch.testing.assert_close(corrected["advantages"], expected)
 
 
 def test_vtrace_is_computed_anew_when_the_data_brings_advantages() -> None:
@@ -321,7 +349,7 @@ def test_many_rows_are_valued_in_parts_when_they_exceed_one_forward(
 ) -> None:
     rollouts = []
     for limit in (8192, 3):
-        monkeypatch.setattr("metta.rl.experience._ROWS_PER_FORWARD", limit)
+        monkeypatch.setattr("metta.rl.experience.ROWS_PER_FORWARD", limit)
         envs = make_vec_env("CartPole-v1", num_envs=2)
         policy = make_policy(envs.observation_space, envs.action_space)
         buffer = RolloutBuffer.for_env(policy, envs, 16)

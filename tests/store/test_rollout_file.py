@@ -114,7 +114,7 @@ def test_the_manifest_says_where_data_comes_from_when_it_is_saved(tmp_path: Path
         assert manifest["policy_hash"] == before
         assert manifest["policy_architecture"] == trainer.policy.architecture_hash()
     assert manifest["env_id"] == "CorridorEnv"
-    assert manifest["action_space"] == "Discrete(2)"
+    assert manifest["spaces"][1] == "Discrete(2)"
     assert manifest["observation_space"][0]["shape"] == [8]
     assert (manifest["seed"], manifest["rollout"]) == (1, 1)
     assert manifest["versions"] == library_versions()
