@@ -8,6 +8,8 @@ from pathlib import Path
 
 from metta import __version__
 from metta.errors import ConfigError, MettaError
+from metta.train.presets import preset_for
+from metta.train.settings import apply_settings, setting_values
 
 __all__ = ["main"]
 
@@ -21,12 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         _parser().print_help()
         return _OK
+    env, pairs = options.env, options.settings
+    if "=" in env:  # no Gymnasium id has one: the environment was left out
+        env, pairs = _DEFAULT_ENV, [env, *pairs]
     try:
+        if options.list_settings:
+            return _list_settings(env, _settings(pairs))
         from metta.cli.train import train  # torch loads here, not for --help
 
-        env, pairs = options.env, options.settings
-        if "=" in env:  # no Gymnasium id has one: the environment was left out
-            env, pairs = _DEFAULT_ENV, [env, *pairs]
         return train(
             env=env,
             settings=_settings(pairs),
@@ -55,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
             "metrics and learning curve under the output folder."
         ),
         epilog=(
-            "Settings go by any usual name, e.g.: metta train Acrobot-v1 learning_rate=1e-3 n_steps=256"
+            "Settings go by any usual name, e.g.: metta train Acrobot-v1 learning_rate=1e-3 n_steps=256. "
+            "Well-known environments begin with settings that suit them (their preset)."
         ),
     )
     train.add_argument(
@@ -77,7 +82,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="fresh episodes that score the final policy; 0: none (default: %(default)s)",
     )
+    train.add_argument(
+        "--list-settings",
+        action="store_true",
+        help="show every setting and its value, train nothing",
+    )
     return parser
+
+
+def _list_settings(env: str, settings: dict[str, str]) -> int:
+    config = apply_settings(preset_for(env), settings)
+    for path, value in setting_values(config).items():
+        print(f"{path} = {value}")
+    return _OK
 
 
 def _writable(output: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import math
 import time
@@ -31,10 +32,6 @@ _MAX_EVAL_ENVS = 8
 def train(*, env: str, settings: Mapping[str, Any], output: Path, eval_episodes: int) -> int:
     """Train, score, save, draw; Ctrl-C stops training and still saves what was learned."""
     config = apply_settings(preset_for(env), dict(settings))
-    run_dir = (
-        output
-        / f"{config.experiment_name}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
     with PPOTrainer(None, config.env, config=config) as trainer:
         print(f"training {config.env} for {config.trainer.total_timesteps:,} steps "
               f"(seed {config.trainer.seed}; {trainer.plan.describe()})")  # fmt: skip
@@ -53,7 +50,7 @@ def train(*, env: str, settings: Mapping[str, Any], output: Path, eval_episodes:
         if status:
             print(f"interrupted at {trainer.state.agent_step:,} steps; saving what was learned")
         score = _score(trainer, config, 0 if status else eval_episodes)
-        _save(run_dir, trainer, rows, score)
+        _save(_new_run_dir(output, config), trainer, rows, score)
     return status
 
 
@@ -70,6 +67,20 @@ def _score(trainer: PPOTrainer, config: TrainingConfig, episodes: int) -> float:
     print(f"reached a mean return of {scores.mean:.1f} (std {spread:.1f}) over {episodes} fresh episodes "
           f"after {trainer.state.agent_step:,} steps")  # fmt: skip
     return scores.mean
+
+
+def _new_run_dir(output: Path, config: TrainingConfig) -> Path:
+    """A folder that no other run has, also when two end in the same second."""
+    stem = f"{config.experiment_name}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    output.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        run_dir = output / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            run_dir.mkdir()
+        except FileExistsError:
+            continue
+        break
+    return run_dir
 
 
 def _save(

@@ -10,7 +10,7 @@ from metta.errors import ConfigError, did_you_mean
 from metta.train.problems import explain
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["ALIASES", "apply_settings", "changed_paths", "setting_paths"]
+__all__ = ["ALIASES", "apply_settings", "changed_paths", "setting_paths", "setting_values"]
 
 ALIASES: dict[str, str] = {
     "lr": "trainer.optimizer.learning_rate",
@@ -37,19 +37,21 @@ ALIASES: dict[str, str] = {
 """Other spelling -> path. Every field also goes by its path, and by its own name where that is unique."""
 
 
-def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:
+def setting_values(config: Any, prefix: str = "") -> dict[str, Any]:
     """Every setting by its path, e.g. ``trainer.ppo.gamma``."""
     leaves: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         path = f"{prefix}{field.name}"
         value = getattr(config, field.name)
-        leaves |= _leaves(value, f"{path}.") if dataclasses.is_dataclass(value) else {path: value}
+        leaves |= (
+            setting_values(value, f"{path}.") if dataclasses.is_dataclass(value) else {path: value}
+        )
     return leaves
 
 
 def _paths_by_name(config: TrainingConfig) -> dict[str, list[str]]:
     by_name: dict[str, list[str]] = {}
-    for path in _leaves(config):
+    for path in setting_values(config):
         by_name.setdefault(path.rpartition(".")[2], []).append(path)
     return by_name
 
@@ -58,13 +60,13 @@ def setting_paths(config: TrainingConfig) -> dict[str, str]:
     """Every name under which a setting is known, with the path of its field."""
     by_name = _paths_by_name(config)
     unique = {name: paths[0] for name, paths in by_name.items() if len(paths) == 1}
-    return {path: path for path in _leaves(config)} | unique | ALIASES
+    return {path: path for path in setting_values(config)} | unique | ALIASES
 
 
 def changed_paths(config: TrainingConfig) -> set[str]:
     """Paths of the settings that differ from their defaults."""
-    defaults = _leaves(TrainingConfig())
-    return {path for path, value in _leaves(config).items() if value != defaults[path]}
+    defaults = setting_values(TrainingConfig())
+    return {path for path, value in setting_values(config).items() if value != defaults[path]}
 
 
 def apply_settings(base: TrainingConfig, settings: Mapping[str, Any]) -> TrainingConfig:

@@ -202,3 +202,13 @@ def test_the_toy_world_is_no_gymnasium_id_when_it_is_not_registered(
 ) -> None:
     assert main(["train", CorridorEnv.__name__, "--output", str(tmp_path)]) == 2
     assert "EnvError" in capsys.readouterr().err
+
+
+def test_every_setting_is_shown_with_its_value_when_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "Acrobot-v1", "gamma=0.5", "--list-settings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "trainer.ppo.gamma = 0.5" in lines
+    assert "env = Acrobot-v1" in lines
+    assert "agent.normalize_observations = True" in lines  # of the preset
