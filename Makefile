@@ -15,13 +15,13 @@ help:
 $(VENV)/train-installed: $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[plot]'
+	$(BIN)/pip install -qq --editable '.[plot]'
 	@touch $@
 
 $(VENV)/dev-installed: $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install -qq --editable '.[dev]'
 	@touch $@ $(VENV)/train-installed
 
 setup: $(VENV)/dev-installed

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metta.agent.evaluation_mode import evaluating
 from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_variance
 from metta.ops.losses import normalize_advantages
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
-from metta.rl.experience import ROWS_PER_FORWARD, RolloutBuffer, obs_column, split_obs
+from metta.rl.experience import RolloutBuffer, obs_column, split_obs
 from metta.rl.optimizer import FlatAdam, adapted_rate, as_stepper, scheduled
 from metta.rl.rollout_data import (
     STATE_PREFIX,
@@ -22,6 +21,7 @@ from metta.rl.rollout_data import (
     check_rollout,
     cut_minibatch,
     num_items,
+    present_log_probs,
     split_rows,
 )
 from metta.rl.update import UpdateCoefs, apply_update, minibatch_loss
@@ -155,31 +155,9 @@ class PPOOptimizer:
         The importance weights are in the advantages, so ratios and KL are measured against the
         policy that the update begins with. Values stay those that were collected.
         """
-        present = self._present_log_probs(columns)
+        present = present_log_probs(columns, self.policy)
         columns.update(self.compute_advantages(columns, present - columns["log_probs"]))
         columns["log_probs"] = present
-
-    @torch.no_grad()
-    def _present_log_probs(self, columns: Mapping[str, Tensor]) -> Tensor:
-        """Log-probability ``[T, N]`` of each action under the policy of this moment."""
-        policy, steps = self.policy, columns["values"].shape[0]
-        starts = ["episode_starts"] if policy.is_recurrent else []
-        masks = ["action_masks"] if "action_masks" in columns else []
-        obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
-        names = [*obs, "actions", "values", *starts, *masks]
-        items = torch.arange(num_items(columns, policy), device=policy.device)
-        length = columns["values"].numel() // len(items)
-        parts = []
-        with evaluating(policy):
-            for index in items.split(max(1, ROWS_PER_FORWARD // length)):
-                batch = cut_minibatch(columns, names, index, policy)
-                output = policy(batch.obs, batch.state, batch.columns.get("episode_starts"))
-                actions, legal = batch.columns["actions"], batch.columns.get("action_masks")
-                parts.append(policy.action_spec.log_prob(output.dist_params, actions, legal))
-        found: Tensor = torch.cat(parts, 1)  # [L, S * N], with L = 1 for feed-forward policies
-        if policy.is_recurrent:
-            found = found.unflatten(1, (steps // length, -1)).transpose(0, 1)
-        return found.reshape(columns["values"].shape)
 
     def update(
         self,

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import Obs, State
 from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, RolloutError
-from metta.rl.experience import obs_column, split_obs
+from metta.rl.experience import ROWS_PER_FORWARD, obs_column, split_obs
 from metta.store.rollout_file import Rollout
 
 __all__ = ["Minibatch", "check_rollout", "combine_rollouts", "cut_minibatch"]
@@ -226,6 +227,28 @@ def num_items(columns: Mapping[str, Tensor], policy: Policy) -> int:
         return steps * rows
     name = STATE_PREFIX + next(iter(policy.initial_state(1)))
     return int(columns[name].shape[0]) * rows
+
+
+@torch.no_grad()
+def present_log_probs(columns: Mapping[str, Tensor], policy: Policy) -> Tensor:
+    """Log-probability ``[T, N]`` of each action under the policy of this moment."""
+    steps = columns["values"].shape[0]
+    obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
+    wanted = [*obs, "actions", "values", "episode_starts", "action_masks"]
+    names = [name for name in wanted if name in columns]
+    items = torch.arange(num_items(columns, policy), device=policy.device)
+    length = columns["values"].numel() // len(items)
+    parts = []
+    with evaluating(policy):
+        for index in items.split(max(1, ROWS_PER_FORWARD // length)):
+            batch = cut_minibatch(columns, names, index, policy)
+            output = policy(batch.obs, batch.state, batch.columns.get("episode_starts"))
+            actions, legal = batch.columns["actions"], batch.columns.get("action_masks")
+            parts.append(policy.action_spec.log_prob(output.dist_params, actions, legal))
+    found: Tensor = torch.cat(parts, 1)  # [L, S * N], with L = 1 for feed-forward policies
+    if policy.is_recurrent:
+        found = found.unflatten(1, (steps // length, -1)).transpose(0, 1)
+    return found.reshape(columns["values"].shape)
 
 
 def split_rows(batch: Minibatch, pieces: int) -> Iterator[tuple[Minibatch, float]]:
