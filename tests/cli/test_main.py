@@ -167,6 +167,8 @@ def test_what_was_learned_is_saved_when_the_user_interrupts(tmp_path: Path) -> N
          "total_timesteps=100000000", "--output", str(tmp_path)],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # a test run in the background may have been told to ignore Ctrl-C, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         assert process.stdout is not None
@@ -177,7 +179,7 @@ def test_what_was_learned_is_saved_when_the_user_interrupts(tmp_path: Path) -> N
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     assert process.returncode == 130, err
     assert "saving what was learned" in out
     assert "Traceback" not in err
