@@ -90,10 +90,6 @@ class BoxSpec:
 class SquashedBoxSpec(BoxSpec):
     """Gaussian squashed by tanh into the bounds; the sample is stored before squashing."""
 
-    def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        """The mean before squashing, which is the median after it."""
-        return super().mode(params, mask)
-
     def to_env(self, action: np.ndarray) -> np.ndarray:
         """``low + (tanh(action) + 1) / 2 * (high - low)``; NaN and infinity are refused."""
         _require_finite(action)

@@ -304,7 +304,7 @@ class PPOOptimizer:
     def _finish(
         self, log: UpdateLog, columns: Mapping[str, Tensor], coefs: UpdateCoefs
     ) -> dict[str, float]:
-        """Read the log, the one synchronisation of an update, and act on what it says."""
+        """Read the log, once after the last minibatch, and act on what it says."""
         report = log.report()
         self.skipped_in_a_row = report.check_skipped(
             self.skipped_in_a_row, self.config.max_nonfinite_steps

@@ -248,7 +248,6 @@ class PPOTrainer:
             "config_hash": self._config_hash,
             "env_id": self.env_name,
             "spaces": [str(self.policy.observation_space), str(self.policy.action_space)],
-            "observation_space": self.policy.obs_spec.describe(),
             "seed": self.config.trainer.seed,
             "rollout": self.collector.num_rollouts - 1,
             "versions": library_versions(),
