@@ -5,14 +5,17 @@ from collections.abc import Iterable
 
 __all__ = [
     "ActorError",
+    "CheckpointError",
     "ConfigError",
     "EnvError",
+    "HookError",
     "MettaError",
     "MettaWarning",
     "MissingExtraError",
     "NonFiniteError",
     "PolicyError",
     "RolloutError",
+    "RunLockedError",
     "SpaceError",
     "StateError",
     "did_you_mean",
@@ -53,6 +56,18 @@ class NonFiniteError(MettaError):
 
 class StateError(MettaError):
     """Saved state does not fit the object that should take it."""
+
+
+class CheckpointError(MettaError):
+    """A checkpoint is missing, incomplete, or cannot be written."""
+
+
+class RunLockedError(MettaError):
+    """Another trainer is at work in this run directory."""
+
+
+class HookError(MettaError):
+    """A hook failed, or cannot be registered; names the hook, the event and the step."""
 
 
 class MissingExtraError(MettaError):

@@ -71,6 +71,12 @@ class StateRegistry:
             raise StateError(f"two components are called {name!r}; give one another state_name")
         self._components[name] = component
 
+    def replace(self, component: Stateful) -> None:
+        """Put a component in the place of the one with its name."""
+        if component.state_name not in self._components:
+            raise StateError(f"no component is called {component.state_name!r}; there are {self.names()}")
+        self._components[component.state_name] = component
+
     def names(self) -> list[str]:
         """Registered names in order of registration."""
         return list(self._components)

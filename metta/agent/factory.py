@@ -16,7 +16,7 @@ from metta.seeding import derive_seed
 from metta.spaces import ObsSpec, obs_spec_of
 from metta.train.train_config import AgentConfig
 
-__all__ = ["as_policy", "make_policy"]
+__all__ = ["as_policy", "build_network", "make_policy"]
 
 Builder = Callable[[ObsSpec, ActionSpec, AgentConfig], nn.Module]
 
@@ -33,6 +33,18 @@ def make_policy(
     policy = make_policy(env.observation_space, env.action_space, AgentConfig(core="lstm"))
     """
     config = config or AgentConfig()
+    module = build_network(observation_space, action_space, config, seed=seed)
+    return Policy(module, observation_space, action_space, config)
+
+
+def build_network(
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    config: AgentConfig,
+    *,
+    seed: int,
+) -> nn.Module:
+    """The network of the agent that `config` names, with weights that depend on `seed` alone."""
     recurrent = config.core != "none" or config.name in CORES
     builder: Builder = RecurrentActorCritic if recurrent else ActorCritic
     spec, action_spec = (
@@ -42,8 +54,7 @@ def make_policy(
     with torch.random.fork_rng(devices=[]):
         # the CPU's generator alone: torch.manual_seed would also reseed GPUs, which are not forked
         torch.default_generator.manual_seed(derive_seed(seed, "weights"))
-        module = builder(spec, action_spec, config)
-    return Policy(module, observation_space, action_space, config)
+        return builder(spec, action_spec, config)
 
 
 def as_policy(

@@ -17,7 +17,7 @@ from metta.errors import ConfigError, EnvError, did_you_mean
 from metta.seeding import derive_seed
 from metta.train.train_config import RolloutConfig
 
-__all__ = ["EnvLike", "make_vec_env", "row_seeds"]
+__all__ = ["EnvLike", "configured_vec_env", "make_vec_env", "row_seeds"]
 
 EnvLike = (
     str
@@ -74,6 +74,21 @@ def make_vec_env(
         num_groups,
         step_timeout_seconds=step_timeout_seconds,
         start_timeout_seconds=start_timeout_seconds,
+    )
+
+
+def configured_vec_env(
+    env: EnvLike, rollout: RolloutConfig, env_kwargs: dict[str, Any] | None = None
+) -> VecEnv:
+    """The environment that a configuration asks for."""
+    return make_vec_env(
+        env,
+        num_envs=rollout.num_envs,
+        num_workers=rollout.num_workers,
+        num_groups=rollout.num_groups,
+        env_kwargs=env_kwargs,
+        step_timeout_seconds=rollout.step_timeout_seconds,
+        start_timeout_seconds=rollout.start_timeout_seconds,
     )
 
 

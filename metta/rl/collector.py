@@ -18,6 +18,7 @@ from metta.errors import EnvError, MettaWarning, PolicyError
 from metta.rl.episodes import EpisodeMeter
 from metta.rl.experience import RolloutBuffer
 from metta.seeding import derive_seed, numpy_generator
+from metta.stateful import digest_of
 
 __all__ = ["RolloutCollector"]
 
@@ -64,6 +65,8 @@ class RolloutCollector:
         self._warned_endless = False
         self._resets: int | None = None
         self._carry: dict[str, Any] | None = None
+        self._stands_elsewhere = False
+        """Whether the carried observations are not those that the environments showed last."""
 
     @property
     def actor_kind(self) -> str:
@@ -111,11 +114,12 @@ class RolloutCollector:
 
     def _begin(self, buffer: RolloutBuffer) -> None:
         """Put the observations that come first into slot 0: of a reset, or carried over."""
+        if self._stands_elsewhere:
+            self.resume_with_fresh_episodes()
         buffer.begin()
         first: dict[str, np.ndarray] = {key: leaf.numpy()[0] for key, leaf in buffer.obs.items()}
         if self._carry is None:
-            seeds = row_seeds(self.seed, self.vec_env.num_rows, rank=self.rank)
-            result = self.vec_env.reset(seeds, first)
+            result = self.vec_env.reset(self._reset_seeds(), first)
             self._resets = self.vec_env.num_resets
             buffer.start_array[0] = True
             if buffer.mask_array is not None:
@@ -132,6 +136,19 @@ class RolloutCollector:
         buffer.start_array[0] = self._carry["starts"]
         if buffer.mask_array is not None:
             buffer.mask_array[0] = self._carry["masks"]
+
+    def resume_with_fresh_episodes(self) -> None:
+        """Begin new episodes in the next rollout; unfinished ones are dropped and count nowhere."""
+        self._carry, self._stands_elsewhere = None, False
+        self.meter.returns[:] = 0.0
+        self.meter.lengths[:] = 0
+
+    def _reset_seeds(self) -> list[int]:
+        """One seed per row; a reset in the middle of a run does not repeat the run's first episodes."""
+        seed = self.seed
+        if self.num_rollouts:
+            seed = derive_seed(seed, "fresh episodes", rank=self.rank, epoch=self.num_rollouts)
+        return row_seeds(seed, self.vec_env.num_rows, rank=self.rank)
 
     def _run(self, buffer: RolloutBuffer, noise: np.ndarray) -> list[Any]:
         """The loop: while one group steps, the policy acts for the next."""
@@ -216,7 +233,13 @@ class RolloutCollector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave; the environments themselves are not part of it."""
+        """Take back what `state_dict` gave; the environments themselves are not part of it.
+
+        Episodes go on where the environments here showed the carried observations last; elsewhere the
+        next rollout begins fresh ones.
+        """
+        same = digest_of(state["carry"]) == digest_of(self._carry or {})
+        self._stands_elsewhere = self._stands_elsewhere or not same
         self.num_rollouts = int(state["num_rollouts"])
         self._carry = dict(state["carry"]) or None
         self._states = [dict(part) for part in state["states"]]

@@ -1,51 +1,147 @@
-"""THE loop: collect, learn, count, and stop when asked."""
+"""THE loop: collect, learn, count, tell the hooks, and stop when asked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from metta.errors import RolloutError
+from metta.errors import PolicyError, RolloutError
+from metta.rl.experience import RolloutBuffer
+from metta.rl.hooks.registry import HookRegistry
+from metta.rl.training_components import TrainingComponents
 from metta.rl.training_state import TrainerState
+from metta.train.train_config import TrainerConfig
 
-__all__ = ["run_training"]
+__all__ = ["default_training_step", "run_training"]
 
-StepFunction = Callable[[TrainerState], dict[str, float]]
+StepFunction = Callable[
+    [TrainerState, TrainingComponents, TrainerConfig, RolloutBuffer], dict[str, float]
+]
 """One epoch: collects, learns, raises `agent_step`, and returns metrics."""
+
+EpochListener = Callable[[TrainerState, dict[str, float]], None]
 
 _MAX_IDLE_EPOCHS = 100
 """Epochs in a row without a step; a few happen where every row only resets."""
 
-EpochListener = Callable[[TrainerState, dict[str, float]], None]
+
+def default_training_step(
+    state: TrainerState,
+    components: TrainingComponents,
+    config: TrainerConfig,
+    experience: RolloutBuffer,
+) -> dict[str, float]:
+    """One epoch: a rollout into `experience`, one update from it, and their counts in `state`.
+
+    Returns the update's means and ``episode_return`` (of the last 100 episodes).
+    """
+    hooks, plan = components.hooks, components.plan
+    if components.state is not state:
+        components.use_state(state)
+    if components.collector.experience is not experience:
+        components.collector.experience = experience
+    state.measure_progress(config.total_timesteps)
+    hooks.fire("on_rollout_start")
+    with plan.applied():
+        rollout_stats, num_steps = components.collector.collect()
+    state.agent_step += num_steps
+    state.stats.add_returns(rollout_stats["episode_return"])
+    hooks.fire("on_rollout_end", rollout_stats=rollout_stats, experience=experience)
+    with plan.applied():
+        losses = components.ppo.update(
+            experience, components.custom_losses, progress=state.progress
+        )
+    hooks.fire("on_update_end", losses_stats=losses, experience=experience)
+    state.epoch += 1
+    return {"episode_return": state.stats.mean_return, **losses}
 
 
 def run_training(
     state: TrainerState,
-    step: StepFunction,
+    step: Callable[[TrainerState], dict[str, float]],
     *,
     until_step: int,
+    hooks: HookRegistry | None = None,
     on_epoch_end: EpochListener | None = None,
+    experience: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
     """Repeat epochs until `until_step` agent steps or a requested stop; returns metrics per epoch.
 
-    A metric that an epoch did not report is NaN there, so all lists are equally long.
+    A metric that an epoch did not report is NaN there, so all lists are equally long. `experience`
+    gives what the event `on_epoch_end` offers under that name; the function `on_epoch_end` is called
+    after the hooks, and its exceptions are its caller's. Hooks are told of the end, of a failure, and
+    are closed, whatever happens.
     """
-    history: dict[str, list[float]] = {}
-    num_epochs = num_idle = 0
+    if hooks is None:
+        hooks = HookRegistry(state)
+    hooks.open()
+    failure: BaseException | None = None
+    try:
+        _start(hooks)
+        history: dict[str, list[float]] = {}
+        for row in _epochs(state, step, until_step, hooks):
+            _append(history, row)
+            hooks.fire("on_epoch_end", losses_stats=row, experience=experience())
+            _commit(state, hooks)
+            if on_epoch_end is not None:
+                on_epoch_end(state, row)
+        hooks.fire("on_training_end", reason=state.stop_reason or f"{until_step:,} steps are done")
+        _commit(state, hooks)
+    except BaseException as exc:
+        failure = exc
+        hooks.fire_exception(exc)
+        raise
+    finally:
+        hooks.close(failure)
+    return history
+
+
+def _start(hooks: HookRegistry) -> None:
+    """A hook may hand over the policy to begin with; its weights go into the one that trains."""
+    for policy in hooks.fire("on_training_start"):
+        if policy is None or policy is hooks.policy:
+            continue
+        if not hasattr(policy, "state_dict") or hooks.policy is None:
+            raise PolicyError(
+                f"on_training_start returned a {type(policy).__name__}; return a policy of the same "
+                "architecture as the one that trains, or None"
+            )
+        hooks.policy.load_state_dict(policy.state_dict())
+
+
+def _epochs(
+    state: TrainerState,
+    step: Callable[[TrainerState], dict[str, float]],
+    until_step: int,
+    hooks: HookRegistry,
+) -> Iterator[dict[str, float]]:
+    """Run epochs; yields the metrics of each with its counters."""
+    num_idle = 0
     while state.agent_step < until_step and state.stop_reason is None:
-        before = state.agent_step
-        metrics = step(state)
+        before, epoch = state.agent_step, state.epoch
+        hooks.fire("on_epoch_start")
+        state.metrics = step(state)
+        state.epoch = epoch + 1  # whatever a step of one's own did about it
         num_idle = 0 if state.agent_step > before else num_idle + 1
         if num_idle >= _MAX_IDLE_EPOCHS:
             raise RolloutError(
                 f"{num_idle} epochs in a row collected no step, so training would never end; "
-                "look at what collect_rollouts returns"
+                "look at what is collected, and that the step raises agent_step"
             )
-        state.epoch += 1
-        state.stats = metrics
-        metrics = {"epoch": float(state.epoch), "agent_step": float(state.agent_step), **metrics}
-        for name in dict.fromkeys([*history, *metrics]):
-            missing = float("nan")
-            column = history.setdefault(name, [missing] * num_epochs)
-            column.append(metrics.get(name, missing))
-        num_epochs += 1
-        if on_epoch_end is not None:
-            on_epoch_end(state, metrics)
-    return history
+        yield {
+            "epoch": float(state.epoch),
+            "agent_step": float(state.agent_step),
+            **state.metrics,
+        }
+
+
+def _append(history: dict[str, list[float]], row: dict[str, float]) -> None:
+    """Add a row to columns that stay equally long."""
+    num_rows = len(next(iter(history.values()), []))
+    for name in dict.fromkeys([*history, *row]):
+        missing = float("nan")
+        history.setdefault(name, [missing] * num_rows).append(row.get(name, missing))
+
+
+def _commit(state: TrainerState, hooks: HookRegistry) -> None:
+    """Let the snapshot that a hook took be committed, now that every hook has seen the epoch."""
+    checkpoint, state.pending_checkpoint = state.pending_checkpoint, None
+    if checkpoint is not None:
+        hooks.fire("on_checkpoint", checkpoint=checkpoint)

@@ -89,7 +89,10 @@ def resolve_plan(
 
 
 def resolve_batch(
-    config: TrainingConfig, env: Any, settings: Mapping[str, Any]
+    config: TrainingConfig,
+    env: Any,
+    settings: Mapping[str, Any],
+    env_kwargs: dict[str, Any] | None = None,
 ) -> tuple[TrainingConfig, BatchPlan]:
     """Sizes that nobody set, chosen for this machine and the observations of `env`.
 
@@ -103,7 +106,7 @@ def resolve_batch(
         )
     names = setting_paths(config)
     was_set = changed_paths(config) | {names[name] for name in settings}
-    probe = make_vec_env(env)
+    probe = make_vec_env(env, env_kwargs=env_kwargs)
     try:
         actions = int(np.prod(probe.action_space.shape or (1,)))
         row_bytes = probe.obs_spec.nbytes + probe.mask_size + 8 * actions + _ROW_NUMBERS_BYTES

@@ -286,7 +286,7 @@ class PPOOptimizer:
 
     def _schedule_learning_rate(self, progress: float) -> None:
         chosen = self.optimizer_config
-        if chosen is not None and chosen.schedule != "adaptive_kl":
+        if chosen is not None and chosen.schedule in ("linear", "cosine"):
             self.learning_rate = scheduled(
                 chosen.schedule, self.base_lr, chosen.schedule_end, progress
             )

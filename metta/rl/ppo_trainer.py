@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,27 +13,24 @@ from torch import Tensor, nn
 
 from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
-from metta.envs.factory import make_vec_env
+from metta.envs.factory import configured_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import MettaWarning, RolloutError
-from metta.rl.collector import RolloutCollector
-from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.rl.custom_losses import CustomLoss, LossFunction
 from metta.rl.experience import RolloutBuffer
 from metta.rl.loop import EpochListener, run_training
-from metta.rl.numerics import resolve_batch, resolve_device, resolve_plan
-from metta.rl.optimizer import make_optimizer
-from metta.rl.ppo import PPOOptimizer
+from metta.rl.numerics import resolve_batch
+from metta.rl.training_components import build_components
 from metta.rl.training_state import TrainerState
 from metta.rl.update_report import LOSS_NAMES
-from metta.stateful import NamedState, Stateful, StateRegistry, digest_of
+from metta.stateful import digest_of
 from metta.store.rollout_file import Rollout, library_versions, load_rollout
-from metta.train.batch_sizing import BatchPlan, check_minibatch_size
+from metta.train.batch_sizing import BatchPlan
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["PPOTrainer"]
 
-_RECENT_EPISODES = 100
 _SILENT_STEPS = 10_000
 """Agent steps after which a run without any ended episode is worth a warning."""
 
@@ -67,16 +63,7 @@ class PPOTrainer:
         """Sizes that `auto_batch` chose, and why."""
         if self.config.trainer.rollout.auto_batch:
             self.config, self.batch_plan = resolve_batch(self.config, env, settings)
-        rollout = self.config.trainer.rollout
-        self.device = resolve_device(self.config.trainer.device)
-        self.env = make_vec_env(
-            env,
-            num_envs=rollout.num_envs,
-            num_workers=rollout.num_workers,
-            num_groups=rollout.num_groups,
-            step_timeout_seconds=rollout.step_timeout_seconds,
-            start_timeout_seconds=rollout.start_timeout_seconds,
-        )
+        self.env = configured_vec_env(env, self.config.trainer.rollout)
         self.env_name = _name_of(env)
         try:
             self._build(policy, custom_losses)
@@ -91,51 +78,15 @@ class PPOTrainer:
         trainer = self.config.trainer
         spaces = self.env.observation_space, self.env.action_space
         self.policy: Policy = as_policy(policy, *spaces, self.config.agent, seed=trainer.seed)
-        self.policy.to(self.device)
-        self.policy.precision = getattr(torch, trainer.numerics.precision)
-        self.custom_losses = as_custom_losses(custom_losses)
-        modules = [loss.fn for loss in self.custom_losses if isinstance(loss.fn, nn.Module)]
-        extra = [p for module in modules for p in module.to(self.device).parameters()]
-        # a loss may hold the policy itself: each parameter counts once
-        parameters = dict.fromkeys([*self.policy.parameters(), *extra])
-        self.optimizer = make_optimizer(parameters, trainer.optimizer)
-        self.ppo = PPOOptimizer(
-            self.policy,
-            self.optimizer,
-            self.device,
-            trainer.ppo,
-            optimizer_config=trainer.optimizer,
-            seed=trainer.seed,
-        )
-        buffer = self._new_buffer(trainer.rollout.horizon)
-        check_minibatch_size(
-            trainer.ppo.minibatch_size,
-            horizon=buffer.horizon,
-            rows=buffer.num_rows,
-            segment_length=buffer.segment_length if self.policy.is_recurrent else 1,
-        )
-        parts = (self.env, self.policy, buffer, self.device)
-        self.collector = RolloutCollector(*parts, seed=trainer.seed, actor=trainer.numerics.actor)
-        groups, actor = self.env.num_groups, self.collector.actor_kind
-        self.plan = resolve_plan(trainer, self.policy, groups, actor)
-        self.state = TrainerState()
-        self.recent_returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
+        parts = build_components(trainer, self.policy, self.env, custom_losses=custom_losses)
+        self.components = parts
+        self.collector, self.ppo, self.optimizer = parts.collector, parts.ppo, parts.optimizer
+        self.custom_losses, self.plan = parts.custom_losses, parts.plan
+        self.state, self.registry = parts.state, parts.registry
         self._steps_collected = 0
+        self._rollout_stats: dict[str, list[float]] = {}
         self._architecture = self.policy.architecture_hash()
         self._config_hash = digest_of(repr(self.config))
-        self._register()
-
-    def _register(self) -> None:
-        self.registry = StateRegistry()
-        parts: list[Any] = [self.policy, self.ppo, self.collector, self.state]
-        parts.append(NamedState("optimizer", self.optimizer))
-        parts += [
-            NamedState(f"loss/{loss.label}", loss.fn)
-            for loss in self.custom_losses
-            if isinstance(loss.fn, nn.Module | Stateful)
-        ]
-        for part in parts:
-            self.registry.add(part)
 
     def _new_buffer(self, horizon: int) -> RolloutBuffer:
         segment = self.config.trainer.rollout.bptt_horizon
@@ -160,7 +111,8 @@ class PPOTrainer:
         with self.plan.applied():
             stats, num_steps = self.collector.collect()
             self._steps_collected += num_steps
-            self.recent_returns.extend(stats["episode_return"])
+            self._rollout_stats = stats
+            self.state.stats.add_returns(stats["episode_return"])
             columns = self.collector.experience.columns
             columns |= self.ppo.compute_advantages(columns)
             return Rollout({k: v.clone() for k, v in columns.items()}, self.manifest())
@@ -187,36 +139,67 @@ class PPOTrainer:
             return self.ppo.update(rollout_data, self.custom_losses, progress=self.progress)
 
     def train(
-        self, total_timesteps: int | None = None, *, on_epoch_end: EpochListener | None = None
+        self,
+        total_timesteps: int | None = None,
+        *,
+        hooks: Sequence[Any] = (),
+        on_epoch_end: EpochListener | None = None,
     ) -> dict[str, list[float]]:
         """Collect and learn until `total_timesteps` more agent steps are done.
 
         Returns every metric as a list with one entry per epoch, among them ``agent_step`` and
-        ``episode_return`` (mean of the last 100 episodes; NaN before the first ends).
+        ``episode_return`` (mean of the last 100 episodes; NaN before the first ends). `hooks` observe
+        this call and are closed at its end; `on_epoch_end` is called with the state and the epoch's
+        metrics.
         """
         total = self.config.trainer.total_timesteps if total_timesteps is None else total_timesteps
-        first = self.state.agent_step
-        self.state.stop_reason = None  # a stop that was asked for ended the call before
+        state, registry = self.state, self.components.hooks
+        state.first_step = state.agent_step
+        state.stop_reason = None  # a stop that was asked for ended the call before
+        names: list[str] = []
+        try:
+            names += [registry.add(hook) for hook in hooks]
+            history = run_training(
+                state,
+                lambda state: self._step(state, total),
+                until_step=state.agent_step + total,
+                hooks=registry,
+                on_epoch_end=on_epoch_end,
+                experience=lambda: self.collector.experience,
+            )
+        finally:
+            for name in names:
+                registry.remove(name)
+        self._warn_when_silent()
+        return history
 
-        def step(state: TrainerState) -> dict[str, float]:
-            self.progress = (state.agent_step - first) / max(total, 1)
-            self._steps_collected = 0
-            data = self.collect_rollouts(self.config.trainer.rollout.horizon)
-            losses = self.learn(data)
-            # a subclass that collects in its own way counts what it hands to learn()
-            state.agent_step += self._steps_collected or _num_samples(data)
-            return {"episode_return": self.mean_return, **losses}
+    def _step(self, state: TrainerState, total: int) -> dict[str, float]:
+        """An epoch of the two phases, which a subclass may have made its own."""
+        hooks, buffer = self.components.hooks, self.collector.experience
+        state.measure_progress(total)
+        self._steps_collected, self._rollout_stats = 0, {}
+        hooks.fire("on_rollout_start")
+        data = self.collect_rollouts(self.config.trainer.rollout.horizon)
+        # a subclass that collects in its own way counts what it hands to learn()
+        state.agent_step += self._steps_collected or _num_samples(data)
+        hooks.fire("on_rollout_end", rollout_stats=self._rollout_stats, experience=buffer)
+        losses = self.learn(data)
+        hooks.fire("on_update_end", losses_stats=losses, experience=buffer)
+        return {"episode_return": state.stats.mean_return, **losses}
 
-        until = first + total
-        history = run_training(self.state, step, until_step=until, on_epoch_end=on_epoch_end)
+    def _warn_when_silent(self) -> None:
         if self.collector.meter.num_episodes == 0 and self.state.agent_step >= _SILENT_STEPS:
             warnings.warn(
                 f"no episode ended in {self.state.agent_step:,} steps, so there is no return to "
                 "report; does the environment need a time limit (max_episode_steps)?",
                 MettaWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        return history
+
+    @property
+    def device(self) -> torch.device:
+        """Where the policy lives."""
+        return self.policy.device
 
     @property
     def progress(self) -> float:
@@ -230,8 +213,7 @@ class PPOTrainer:
     @property
     def mean_return(self) -> float:
         """Mean return of the last 100 episodes collected; NaN before the first ends."""
-        recent = self.recent_returns
-        return sum(recent) / len(recent) if recent else float("nan")
+        return self.state.stats.mean_return
 
     def digest(self) -> str:
         """Hash of the run's state: weights, optimizer, counters, carried observations.

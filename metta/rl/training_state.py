@@ -1,26 +1,144 @@
-"""What a run remembers between epochs."""
+"""What a run remembers between epochs, in small containers that each have one purpose."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["TrainerState"]
+from metta.agent.policy_record import PolicyRecord
+from metta.sim.scores import EvalRewardSummary
+
+__all__ = ["PolicyTracker", "StatsTracker", "TrainerState"]
+
+_RECENT_EPISODES = 100
+
+
+@dataclass
+class StatsTracker:
+    """Statistics that wait to be reported, and the ids under which a stats database knows the run."""
+
+    rollout_stats: dict[str, list[float]] = field(default_factory=dict)
+    """One number per episode that ended since the last report."""
+    grad_stats: dict[str, float] = field(default_factory=dict)
+    """The last statistics of gradients."""
+    stats_epoch_start: int = 0
+    """First epoch that the next report covers."""
+    stats_epoch_id: str | None = None
+    stats_run_id: str | None = None
+    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_EPISODES))
+    """Returns of the last 100 episodes."""
+
+    state_name = "stats_tracker"
+    state_version = 1
+
+    def add_rollout_stats(self, stats: Mapping[str, Sequence[float]]) -> None:
+        """Take in what a rollout reported: lists with one number per episode that ended."""
+        for name, numbers in stats.items():
+            self.rollout_stats.setdefault(name, []).extend(numbers)
+
+    def add_returns(self, returns: Sequence[float]) -> None:
+        """Episodes ended; the last 100 are remembered, whoever reports."""
+        self.recent_returns.extend(returns)
+
+    def clear_rollout_stats(self, next_epoch: int) -> None:
+        """Forget what was reported; the next report begins with `next_epoch`."""
+        self.rollout_stats.clear()
+        self.stats_epoch_start = next_epoch
+
+    def summary(self) -> dict[str, float]:
+        """Means of what waits to be reported; they divide by samples, and empty lists give nothing."""
+        return {
+            name: sum(numbers) / len(numbers)
+            for name, numbers in self.rollout_stats.items()
+            if numbers
+        }
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last 100 episodes; NaN before the first ends."""
+        recent = self.recent_returns
+        return sum(recent) / len(recent) if recent else float("nan")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        return {
+            "rollout_stats": {name: list(numbers) for name, numbers in self.rollout_stats.items()},
+            "grad_stats": dict(self.grad_stats),
+            "stats_epoch_start": self.stats_epoch_start,
+            "stats_epoch_id": self.stats_epoch_id,
+            "stats_run_id": self.stats_run_id,
+            "recent_returns": list(self.recent_returns),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.rollout_stats = {name: list(n) for name, n in state["rollout_stats"].items()}
+        self.grad_stats = dict(state["grad_stats"])
+        self.stats_epoch_start = int(state["stats_epoch_start"])
+        self.stats_epoch_id, self.stats_run_id = state["stats_epoch_id"], state["stats_run_id"]
+        self.recent_returns = deque(state["recent_returns"], maxlen=_RECENT_EPISODES)
+
+
+@dataclass
+class PolicyTracker:
+    """The policy that a run began with and the one it saved last."""
+
+    initial_policy_record: PolicyRecord | None = None
+    latest_saved_policy_record: PolicyRecord | None = None
+
+    state_name = "policy_tracker"
+    state_version = 1
+
+    def add(self, record: PolicyRecord) -> None:
+        """A policy was saved; the first one is remembered as the initial one."""
+        self.initial_policy_record = self.initial_policy_record or record
+        self.latest_saved_policy_record = record
+
+    def clear(self) -> None:
+        """Forget both, for a run that begins anew."""
+        self.initial_policy_record = self.latest_saved_policy_record = None
+
+    def summary(self) -> dict[str, Any]:
+        """URIs of both."""
+        initial, latest = self.initial_policy_record, self.latest_saved_policy_record
+        return {"initial": initial and initial.uri, "latest": latest and latest.uri}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both records as plain data."""
+        initial, latest = self.initial_policy_record, self.latest_saved_policy_record
+        return {"initial": initial and initial.to_dict(), "latest": latest and latest.to_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        initial, latest = state["initial"], state["latest"]
+        self.initial_policy_record = initial and PolicyRecord.from_dict(initial)
+        self.latest_saved_policy_record = latest and PolicyRecord.from_dict(latest)
 
 
 @dataclass
 class TrainerState:
-    """Counters of a run and its wish to stop.
+    """Counters of a run, what its hooks share, and its wish to stop.
 
     An *epoch* is one rollout and one update. `agent_step` counts valid agent steps.
     """
 
     agent_step: int = 0
     epoch: int = 0
+    first_step: int = 0
+    """`agent_step` at which schedules began."""
     progress: float = 0.0
     """Share of the run that is done, 0..1; steers schedules."""
     stop_reason: str | None = None
-    stats: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the last epoch."""
+    eval_scores: EvalRewardSummary = field(default_factory=EvalRewardSummary)
+    """The last scores; written by whoever evaluates."""
+    stats: StatsTracker = field(default_factory=StatsTracker)
+    policies: PolicyTracker = field(default_factory=PolicyTracker)
+    shared: dict[str, Any] = field(default_factory=dict)
+    """For hooks to leave notes for each other; not saved."""
+    pending_checkpoint: Any = None
+    """A snapshot that `on_checkpoint` commits when the other hooks have seen the epoch."""
 
     state_name = "trainer_state"
     state_version = 1
@@ -34,11 +152,23 @@ class TrainerState:
         """Ask for a stop at the end of this epoch; the first reason is kept."""
         self.stop_reason = self.stop_reason or reason
 
+    def measure_progress(self, total_timesteps: int) -> None:
+        """Set `progress` for an epoch that begins now, in a run of `total_timesteps`."""
+        self.progress = min((self.agent_step - self.first_step) / max(total_timesteps, 1), 1.0)
+
     def state_dict(self) -> dict[str, Any]:
-        """Counters only: metrics are output, not state."""
-        return {"agent_step": self.agent_step, "epoch": self.epoch, "progress": self.progress}
+        """Counters and scores; metrics are output, not state, and trackers are components of their own."""
+        return {
+            "agent_step": self.agent_step,
+            "epoch": self.epoch,
+            "first_step": self.first_step,
+            "progress": self.progress,
+            "eval_scores": self.eval_scores.to_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back counters."""
+        """Take back counters and scores."""
         self.agent_step, self.epoch = int(state["agent_step"]), int(state["epoch"])
+        self.first_step = int(state["first_step"])
         self.progress = float(state["progress"])
+        self.eval_scores = EvalRewardSummary.from_dict(state["eval_scores"])

@@ -1,7 +1,9 @@
 """Settings that are known to solve well-known tasks."""
 
+import re
 from collections.abc import Callable
 
+from metta.errors import ConfigError, did_you_mean
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
@@ -9,17 +11,27 @@ __all__ = [
     "PRESETS",
     "acrobot_config",
     "cartpole_config",
+    "find_preset",
+    "large_distributed_config",
+    "like_cleanrl",
+    "like_sb3",
     "lunar_lander_config",
+    "medium_config",
     "pendulum_config",
     "preset_for",
+    "small_fast_config",
 ]
+
+_ENV_ID = re.compile(r"-v\d+$|[:/]")
+"""What only the id of an environment has: a version, a module or a namespace."""
 
 
 def cartpole_config() -> TrainingConfig:
     """CartPole-v1: solved (475) well within 100k steps."""
     return apply_settings(
-        TrainingConfig(experiment_name="cartpole", env="CartPole-v1"),
+        TrainingConfig(experiment_name="cartpole"),
         {
+            "env": "CartPole-v1",
             "total_timesteps": 100_000,
             "num_envs": 8,
             "horizon": 128,
@@ -36,8 +48,9 @@ def cartpole_config() -> TrainingConfig:
 def acrobot_config() -> TrainingConfig:
     """Acrobot-v1: -100 within 300k steps."""
     return apply_settings(
-        TrainingConfig(experiment_name="acrobot", env="Acrobot-v1"),
+        TrainingConfig(experiment_name="acrobot"),
         {
+            "env": "Acrobot-v1",
             "total_timesteps": 300_000,
             "num_envs": 16,
             "horizon": 256,
@@ -54,8 +67,9 @@ def acrobot_config() -> TrainingConfig:
 def lunar_lander_config() -> TrainingConfig:
     """LunarLander-v3: solved (200) within 1M steps."""
     return apply_settings(
-        TrainingConfig(experiment_name="lunar_lander", env="LunarLander-v3"),
+        TrainingConfig(experiment_name="lunar_lander"),
         {
+            "env": "LunarLander-v3",
             "total_timesteps": 1_000_000,
             "num_envs": 16,
             "horizon": 512,
@@ -75,8 +89,9 @@ def lunar_lander_config() -> TrainingConfig:
 def pendulum_config() -> TrainingConfig:
     """Pendulum-v1: -250 within 300k steps."""
     return apply_settings(
-        TrainingConfig(experiment_name="pendulum", env="Pendulum-v1"),
+        TrainingConfig(experiment_name="pendulum"),
         {
+            "env": "Pendulum-v1",
             "total_timesteps": 300_000,
             "num_envs": 8,
             "horizon": 512,
@@ -90,19 +105,142 @@ def pendulum_config() -> TrainingConfig:
     )
 
 
+def small_fast_config() -> TrainingConfig:
+    """CartPole-v1: a look at everything in a few seconds, not a solved task."""
+    return apply_settings(
+        TrainingConfig(experiment_name="small_fast"),
+        {
+            "env": "CartPole-v1",
+            "total_timesteps": 8_192,
+            "num_envs": 4,
+            "horizon": 64,
+            "update_epochs": 4,
+            "num_minibatches": 2,
+            "learning_rate": 2e-3,
+            "hidden_size": 32,
+            "gamma": 0.98,
+            "eval_episodes": 5,
+        },
+    )
+
+
+def medium_config() -> TrainingConfig:
+    """LunarLander-v3: a wider network and environments in two worker processes."""
+    return apply_settings(
+        lunar_lander_config(),
+        {
+            "experiment_name": "medium",
+            "hidden_size": 128,
+            "num_envs": 32,
+            "horizon": 256,
+            "num_workers": 2,
+            "num_groups": 2,
+        },
+    )
+
+
+def large_distributed_config() -> TrainingConfig:
+    """LunarLander-v3: 128 environments in eight worker processes, double-buffered, 10M steps."""
+    return apply_settings(
+        lunar_lander_config(),
+        {
+            "experiment_name": "large_distributed",
+            "total_timesteps": 10_000_000,
+            "hidden_size": 256,
+            "num_envs": 128,
+            "horizon": 128,
+            "num_workers": 8,
+            "num_groups": 2,
+            "num_minibatches": 16,
+            "checkpoint_interval": 25,
+        },
+    )
+
+
+def like_sb3() -> TrainingConfig:
+    """CartPole-v1: the defaults of Stable-Baselines3's PPO with an MLP, one environment."""
+    return apply_settings(
+        TrainingConfig(experiment_name="like_sb3"),
+        {
+            "env": "CartPole-v1",
+            "total_timesteps": 100_000,
+            "num_envs": 1,
+            "horizon": 2048,
+            "minibatch_size": 64,
+            "update_epochs": 10,
+            "learning_rate": 3e-4,
+            "gamma": 0.99,
+            "gae_lambda": 0.95,
+            "clip_coef": 0.2,
+            "ent_coef": 0.0,
+            "vf_coef": 0.5,
+            "max_grad_norm": 0.5,
+            "adam_eps": 1e-5,
+            "hidden_size": 64,
+            "num_layers": 2,
+            "activation": "tanh",
+        },
+    )
+
+
+def like_cleanrl() -> TrainingConfig:
+    """CartPole-v1: the defaults of CleanRL's ppo.py."""
+    return apply_settings(
+        TrainingConfig(experiment_name="like_cleanrl"),
+        {
+            "env": "CartPole-v1",
+            "total_timesteps": 500_000,
+            "num_envs": 4,
+            "horizon": 128,
+            "num_minibatches": 4,
+            "update_epochs": 4,
+            "learning_rate": 2.5e-4,
+            "lr_schedule": "linear",
+            "gamma": 0.99,
+            "gae_lambda": 0.95,
+            "clip_coef": 0.2,
+            "vf_clip_coef": 0.2,
+            "ent_coef": 0.01,
+            "vf_coef": 0.5,
+            "max_grad_norm": 0.5,
+            "adam_eps": 1e-5,
+            "hidden_size": 64,
+            "num_layers": 2,
+            "activation": "tanh",
+        },
+    )
+
+
 PRESETS: dict[str, Callable[[], TrainingConfig]] = {
     "cartpole": cartpole_config,
     "acrobot": acrobot_config,
     "lunar_lander": lunar_lander_config,
     "pendulum": pendulum_config,
+    "small_fast": small_fast_config,
+    "medium": medium_config,
+    "large_distributed": large_distributed_config,
+    "like_sb3": like_sb3,
+    "like_cleanrl": like_cleanrl,
 }
-"""Presets by name."""
+"""Presets by name; of several for one environment, the first is the one that its id stands for."""
 
 
 def preset_for(env_id: str) -> TrainingConfig:
     """The preset whose environment is `env_id`, or the defaults with that environment."""
-    for build in PRESETS.values():
+    return find_preset(env_id, only_env=True)[1]
+
+
+def find_preset(name: str, *, only_env: bool = False) -> tuple[str | None, TrainingConfig]:
+    """A preset by its name or its environment's id; without a name where no preset has that id."""
+    if name in PRESETS and not only_env:
+        return name, PRESETS[name]()
+    for preset, build in PRESETS.items():
         config = build()
-        if config.env == env_id:
-            return config
-    return TrainingConfig(env=env_id)
+        if config.env == name:
+            return preset, config
+    if not only_env and not _ENV_ID.search(name):
+        raise ConfigError(
+            f"unknown preset {name!r}{did_you_mean(name, PRESETS)} (presets are {', '.join(PRESETS)}; an "
+            f"environment goes by its id, e.g. CartPole-v1, or by a setting: env={name})"
+        )
+    return None, apply_settings(TrainingConfig(), {"env": name})

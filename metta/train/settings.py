@@ -1,102 +1,288 @@
-"""Flat settings by any usual name, laid over a configuration: the one alias table."""
+"""Settings by any usual name, laid over a configuration: the one alias table."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from metta.errors import ConfigError, did_you_mean
-from metta.train.problems import explain
+from metta.errors import did_you_mean
+from metta.train.origins import Origin
+from metta.train.problems import Problem, as_error, explain, shown
+from metta.train.schema import Leaf, groups_of, leaves_of, setting_values
 from metta.train.train_config import TrainingConfig
+from metta.train.values import is_nothing, read_value
 
-__all__ = ["ALIASES", "apply_settings", "changed_paths", "setting_paths", "setting_values"]
+__all__ = [
+    "ALIASES",
+    "Entry",
+    "apply_settings",
+    "build_config",
+    "changed_paths",
+    "entries_of",
+    "group_path",
+    "leaf_at",
+    "paths_set_by",
+    "place_entries",
+    "setting_paths",
+    "setting_values",
+    "unknown_setting",
+]
 
 ALIASES: dict[str, str] = {
     "lr": "trainer.optimizer.learning_rate",
     "lr_schedule": "trainer.optimizer.schedule",
     "lr_schedule_end": "trainer.optimizer.schedule_end",
     "optimizer_name": "trainer.optimizer.name",
+    "optimizer.type": "trainer.optimizer.name",
+    "adam_eps": "trainer.optimizer.eps",
     "n_epochs": "trainer.ppo.update_epochs",
     "num_epochs": "trainer.ppo.update_epochs",
+    "num_sgd_iter": "trainer.ppo.update_epochs",
     "clip_range": "trainer.ppo.clip_coef",
     "clip_epsilon": "trainer.ppo.clip_coef",
+    "clip_param": "trainer.ppo.clip_coef",
     "clip_range_vf": "trainer.ppo.vf_clip_coef",
     "value_coef": "trainer.ppo.vf_coef",
+    "value_loss_coef": "trainer.ppo.vf_coef",
+    "vf_loss_coeff": "trainer.ppo.vf_coef",
     "entropy_coef": "trainer.ppo.ent_coef",
+    "entropy_coeff": "trainer.ppo.ent_coef",
+    "discount": "trainer.ppo.gamma",
+    "lambda": "trainer.ppo.gae_lambda",
+    "gradient_clip": "trainer.ppo.max_grad_norm",
+    "grad_clip": "trainer.ppo.max_grad_norm",
     "batch_size": "trainer.ppo.minibatch_size",
+    "sgd_minibatch_size": "trainer.ppo.minibatch_size",
     "normalize_advantage": "trainer.ppo.normalize_advantages",
     "norm_adv": "trainer.ppo.normalize_advantages",
     "n_steps": "trainer.rollout.horizon",
     "num_steps": "trainer.rollout.horizon",
+    "rollout_fragment_length": "trainer.rollout.horizon",
     "n_envs": "trainer.rollout.num_envs",
     "agent_name": "agent.name",
     "normalize_obs": "agent.normalize_observations",
     "total_steps": "trainer.total_timesteps",
+    "env_id": "trainer.curriculum.env",
+    "env_name": "trainer.curriculum.env",
+    "exp_name": "experiment_name",
+    "run_name": "experiment_name",
 }
 """Other spelling -> path. Every field also goes by its path, and by its own name where that is unique."""
 
 
-def setting_values(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting by its path, e.g. ``trainer.ppo.gamma``."""
-    leaves: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        path = f"{prefix}{field.name}"
-        value = getattr(config, field.name)
-        leaves |= (
-            setting_values(value, f"{path}.") if dataclasses.is_dataclass(value) else {path: value}
-        )
-    return leaves
+class Entry(NamedTuple):
+    """A setting as somebody wrote it."""
+
+    name: str
+    value: Any
+    origin: Origin | None
 
 
-def _paths_by_name(config: TrainingConfig) -> dict[str, list[str]]:
-    by_name: dict[str, list[str]] = {}
-    for path in setting_values(config):
-        by_name.setdefault(path.rpartition(".")[2], []).append(path)
-    return by_name
+class _Names(NamedTuple):
+    leaves: Mapping[str, str]
+    """Every spelling of a setting -> its path."""
+    groups: Mapping[str, str]
+    """Every spelling of a group, e.g. ``ppo`` -> its path."""
+    ambiguous: Mapping[str, list[str]]
+    """Names that several settings have."""
 
 
-def setting_paths(config: TrainingConfig) -> dict[str, str]:
+@functools.cache
+def _names() -> _Names:
+    """Each setting by its own name or an alias, with any of the groups above it in front."""
+    own: dict[str, list[str]] = {}
+    for path in leaves_of(TrainingConfig):
+        own.setdefault(path.rpartition(".")[2], []).append(path)
+    ambiguous = {name: paths for name, paths in own.items() if len(paths) > 1}
+    leaves = {path: path for path in leaves_of(TrainingConfig)}
+    spellings = [(path.rpartition(".")[2], path) for path in leaves] + list(ALIASES.items())
+    for name, path in spellings:
+        parents = path.split(".")[:-1]
+        for chosen in _subsequences(parents):
+            # a name that several groups have needs its group in front
+            if name not in ambiguous or chosen[-1:] == tuple(parents[-1:]):
+                leaves.setdefault(".".join([*chosen, name]), path)
+    groups: dict[str, str] = {}
+    for path in groups_of(TrainingConfig):
+        *parents, name = path.split(".")
+        groups |= {".".join([*chosen, name]): path for chosen in _subsequences(parents)}
+    return _Names(leaves, groups, ambiguous)
+
+
+def _subsequences(parts: list[str]) -> Iterable[tuple[str, ...]]:
+    lengths = range(len(parts) + 1)
+    return itertools.chain.from_iterable(itertools.combinations(parts, n) for n in lengths)
+
+
+def setting_paths(config: TrainingConfig | None = None) -> dict[str, str]:
     """Every name under which a setting is known, with the path of its field."""
-    by_name = _paths_by_name(config)
-    unique = {name: paths[0] for name, paths in by_name.items() if len(paths) == 1}
-    return {path: path for path in setting_values(config)} | unique | ALIASES
+    del config  # every configuration has the same settings
+    return dict(_names().leaves)
+
+
+def group_path(name: str) -> str | None:
+    """The path of a group of settings by any of its names; ``""`` is the whole."""
+    return name if not name else _names().groups.get(name)
 
 
 def changed_paths(config: TrainingConfig) -> set[str]:
     """Paths of the settings that differ from their defaults."""
-    defaults = setting_values(TrainingConfig())
-    return {path for path, value in setting_values(config).items() if value != defaults[path]}
+    defaults = leaves_of(TrainingConfig)
+    return {
+        path for path, value in setting_values(config).items() if value != defaults[path].default
+    }
+
+
+def paths_set_by(settings: Mapping[str, Any]) -> set[str]:
+    """Paths of the settings that a mapping names."""
+    names = _names().leaves
+    return {names[entry.name] for entry in entries_of(settings) if entry.name in names}
+
+
+def entries_of(settings: Mapping[str, Any], origin: Origin | None = None) -> list[Entry]:
+    """The settings in a mapping, nested or flat, each by its dotted name as it was spelt."""
+    groups = _names().groups
+    entries: list[Entry] = []
+
+    def walk(mapping: Mapping[str, Any], prefix: str) -> None:
+        for key, value in mapping.items():
+            name = f"{prefix}{key}"
+            is_group = name in groups
+            if is_group and dataclasses.is_dataclass(value) and not isinstance(value, type):
+                value = {
+                    field.name: getattr(value, field.name) for field in dataclasses.fields(value)
+                }
+            if is_group and isinstance(value, Mapping):
+                walk(value, f"{name}.")
+            elif not (is_group and is_nothing(value)):
+                entries.append(Entry(name, value, origin and origin.at(key)))
+
+    walk(settings, "")
+    return entries
+
+
+def place_entries(entries: Iterable[Entry], problems: list[Problem]) -> dict[str, Entry]:
+    """Path -> entry with its value read; what cannot be placed becomes a problem."""
+    placed: dict[str, Entry] = {}
+    for entry in entries:
+        path = _names().leaves.get(entry.name)
+        if path is None:
+            problems.append(unknown_setting(entry))
+            continue
+        if path in placed:
+            problems.append(_twice(placed[path], entry, path))
+        placed[path] = entry._replace(value=read_value(leaf_at(path), entry.value))
+    return placed
+
+
+def leaf_at(path: str) -> Leaf:
+    """The setting at a path."""
+    return leaves_of(TrainingConfig)[path]
+
+
+def _place(origin: Origin | None) -> str:
+    return "" if origin is None else f" ({origin})"
+
+
+def _twice(first: Entry, second: Entry, path: str) -> Problem:
+    places = {str(entry.origin): None for entry in (first, second) if entry.origin is not None}
+    where = f" ({' and '.join(places)})" if places else ""
+    text = f"{first.name!r} and {second.name!r} both set {path}{where}; give one of them"
+    return Problem(text, (path,))
+
+
+def unknown_setting(entry: Entry) -> Problem:
+    """What is wrong with a name that leads to no setting."""
+    name, names = entry.name, _names()
+    place = _place(entry.origin)
+    if name in names.groups:
+        text = f"{names.groups[name]}{place}: found {shown(entry.value)}; allowed is a group of settings"
+        return Problem(text)
+    if name in names.ambiguous:
+        several = " or ".join(repr(path) for path in names.ambiguous[name])
+        return Problem(f"ambiguous setting {shown(name)}{place}; say which: {several}")
+    return Problem(f"unknown setting {shown(name)}{place}{_hint(name)}")
+
+
+def _hint(name: str) -> str:
+    """Where a name may have been meant to go: beside its siblings first, then anywhere."""
+    names = _names()
+    group, _, last = name.rpartition(".")
+    siblings = {}
+    if group in names.groups:
+        siblings = {
+            known.rpartition(".")[2]: known
+            for known in [*names.leaves, *names.groups]
+            if known.rpartition(".")[0] == group
+        }
+    hint = did_you_mean(last, siblings)
+    if hint:
+        return hint
+    if group and last in names.leaves:
+        return f"; it exists at {names.leaves[last]}"
+    if group and last in names.ambiguous:
+        return f"; it exists at {' and '.join(names.ambiguous[last])}"
+    flat = [known for known in [*names.leaves, *names.groups] if "." not in known]
+    return did_you_mean(last, flat) or did_you_mean(name, names.leaves)
+
+
+@functools.cache
+def _validator() -> TypeAdapter[TrainingConfig]:
+    return TypeAdapter(TrainingConfig)
+
+
+def build_config(
+    values: Mapping[str, Any],
+    origins: Mapping[str, Origin] | None = None,
+    problems: Iterable[Problem] = (),
+) -> TrainingConfig:
+    """A configuration of a value for every path; all `problems` and those found now are one error."""
+    found = list(problems)
+    try:
+        config = _validator().validate_python(_nested(values))
+    except ValidationError as error:
+        wrong = explain(error, TrainingConfig, origins)
+        found += wrong + _rules_beside(values, wrong, origins)
+    if found:
+        raise as_error(found)
+    return config
+
+
+def _rules_beside(
+    values: Mapping[str, Any], wrong: list[Problem], origins: Mapping[str, Origin] | None
+) -> list[Problem]:
+    """Rules over several settings that do not hold either, among settings that are legal alone."""
+    paths = {path for problem in wrong for path in problem.paths}
+    defaults = {path: leaf.default for path, leaf in leaves_of(TrainingConfig).items()}
+    mended = {path: defaults[path] if path in paths else value for path, value in values.items()}
+    try:
+        _validator().validate_python(_nested(mended))
+    except ValidationError as error:
+        others = explain(error, TrainingConfig, origins)
+        return [problem for problem in others if not paths & set(problem.paths)]
+    return []
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, leaf = path.split(".")
+        node = nested
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return nested
 
 
 def apply_settings(base: TrainingConfig, settings: Mapping[str, Any]) -> TrainingConfig:
-    """A configuration with flat `settings` laid over `base`; every problem in one `ConfigError`.
+    """A configuration with `settings` laid over `base`; every problem in one `ConfigError`.
 
     apply_settings(TrainingConfig(), {"learning_rate": 1e-3, "n_steps": 64})
     """
-    names, by_name = setting_paths(base), _paths_by_name(base)
-    values: dict[str, Any] = dataclasses.asdict(base)
-    problems: list[str] = []
-    seen: dict[str, str] = {}
-    for name, value in settings.items():
-        path = names.get(name)
-        if path is None:
-            several = " or ".join(repr(other) for other in by_name.get(name, []))
-            hint = f"; say which: {several}" if several else did_you_mean(name, names)
-            problems.append(f"{'ambiguous' if several else 'unknown'} setting {name!r}{hint}")
-            continue
-        if path in seen:
-            problems.append(f"{seen[path]!r} and {name!r} both set {path}; give one of them")
-        seen[path] = name
-        node = values
-        *parents, leaf = path.split(".")
-        for parent in parents:
-            node = node[parent]
-        node[leaf] = value
-    try:
-        config = TypeAdapter(TrainingConfig).validate_python(values)
-    except ValidationError as error:
-        problems.append(explain(error))
-    if problems:
-        raise ConfigError("; ".join(problems))
-    return config
+    problems: list[Problem] = []
+    placed = place_entries(entries_of(settings), problems)
+    values = setting_values(base) | {path: entry.value for path, entry in placed.items()}
+    return build_config(values, None, problems)

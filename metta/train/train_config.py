@@ -4,58 +4,58 @@ Configurations are frozen, validated when they are built, and load without torch
 """
 
 import dataclasses
-import functools
-from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator, ConfigDict, ValidationError, model_validator
-from pydantic.dataclasses import dataclass
+from annotated_types import Ge, Le
+from pydantic import BeforeValidator, model_validator
 
-from metta.errors import ConfigError
-from metta.train.problems import explain
+from metta.train.fields import (
+    Count,
+    Decay,
+    Fraction,
+    Name,
+    NonNegative,
+    Positive,
+    Whole,
+    config_class,
+)
+from metta.train.problems import raise_broken
+from metta.train.rules import group_rules
+from metta.train.run_config import (
+    CheckpointConfig,
+    CurriculumConfig,
+    EvaluationConfig,
+    LoggingConfig,
+    WandbConfig,
+)
+from metta.train.values import plain_data
+
+if TYPE_CHECKING:
+    from metta.train.presets import PRESETS as PRESETS
+    from metta.train.presets import large_distributed_config as large_distributed_config
+    from metta.train.presets import medium_config as medium_config
+    from metta.train.presets import small_fast_config as small_fast_config
 
 __all__ = [
     "AgentConfig",
+    "CheckpointConfig",
+    "CurriculumConfig",
+    "EvaluationConfig",
+    "LoggingConfig",
     "NumericsConfig",
     "OptimizerConfig",
     "PPOConfig",
     "RolloutConfig",
     "TrainerConfig",
     "TrainingConfig",
+    "WandbConfig",
 ]
 
-STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
-Fraction = Annotated[float, Ge(0), Le(1)]
-Decay = Annotated[float, Ge(0), Lt(1)]
-Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
-Count = Annotated[int, Ge(1)]
-
-Config = TypeVar("Config")
-
-
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
-)
-def _config_class(cls: type[Config]) -> type[Config]:
-    """A frozen, keyword-only, validated dataclass whose problems are a `ConfigError`."""
-    built: Any = dataclass(kw_only=True, frozen=True, config=STRICT)(cls)
-    construct = built.__init__
-
-    @functools.wraps(construct)
-    def checked(self: Any, *positional: Any, **settings: Any) -> None:
-        try:
-            construct(self, *positional, **settings)
-        except ValidationError as error:
-            known = [field.name for field in dataclasses.fields(self)]
-            raise ConfigError(explain(error, known)) from None
-
-    built.__init__ = checked
-    return cast(type[Config], built)
-
-
-@_config_class
+@config_class
 class PPOConfig:
     """The learning rule."""
 
@@ -101,7 +101,7 @@ class PPOConfig:
     """Optimizer steps in a row that may be skipped for NaN or infinity before training stops."""
 
 
-@_config_class
+@config_class
 class OptimizerConfig:
     """How gradients become steps."""
 
@@ -127,7 +127,7 @@ class OptimizerConfig:
     """For `sgd`."""
 
 
-@_config_class
+@config_class
 class RolloutConfig:
     """How experience is collected."""
 
@@ -135,7 +135,7 @@ class RolloutConfig:
     """Steps per environment and rollout (T)."""
     num_envs: Count = 8
     """Environments (N), where metta makes them."""
-    num_workers: Annotated[int, Ge(0)] = 0
+    num_workers: Whole = 0
     """Processes that step environments; 0: this process."""
     num_groups: Count = 1
     """Groups that step in turn; 2 overlaps acting with stepping (double buffering)."""
@@ -149,11 +149,11 @@ class RolloutConfig:
     """Choose `num_envs`, `horizon` and `minibatch_size` for this machine, except those that were set."""
 
 
-@_config_class
+@config_class
 class NumericsConfig:
     """What decides the last bits of the numbers; resolved once per run."""
 
-    threads: Annotated[int, Ge(0)] = 0
+    threads: Whole = 0
     """Threads of torch; 0: one for small networks, all cores for large ones."""
     actor: Literal["auto", "eager", "numpy"] = "auto"
     """`numpy` acts without torch's overhead; `auto` takes it where it agrees with the policy."""
@@ -163,34 +163,34 @@ class NumericsConfig:
     """`bfloat16` runs networks under autocast; heads, losses and optimizer stay in float32."""
 
 
-@_config_class
+@config_class
 class TrainerConfig:
     """Everything about training but the network and the environment."""
 
     total_timesteps: Count = 100_000
     """Agent steps of the whole run."""
-    seed: Annotated[int, Ge(0)] = 1
+    seed: Whole = 1
     """Root of every random number of the run."""
     device: Annotated[str, BeforeValidator(str)] = "auto"
     """`cpu`, `cuda`, `cuda:1`, ...; `auto`: a GPU where there is one."""
+    verbose: bool = True
+    """Show progress while training."""
+    curriculum: CurriculumConfig = dataclasses.field(default_factory=CurriculumConfig)
     ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     rollout: RolloutConfig = dataclasses.field(default_factory=RolloutConfig)
     numerics: NumericsConfig = dataclasses.field(default_factory=NumericsConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    logging: LoggingConfig = dataclasses.field(default_factory=LoggingConfig)
 
     @model_validator(mode="after")
     def _rollout_divides(self) -> "TrainerConfig":
-        rollout = self.rollout
-        if rollout.num_envs % rollout.num_groups:
-            legal = rollout.num_groups * max(1, round(rollout.num_envs / rollout.num_groups))
-            raise ValueError(
-                f"num_envs={rollout.num_envs} does not split into num_groups={rollout.num_groups} "
-                f"equal groups; try num_envs={legal}"
-            )
+        raise_broken(group_rules(self.rollout))
         return self
 
 
-@_config_class
+@config_class
 class AgentConfig:
     """The network and what surrounds it."""
 
@@ -220,17 +220,53 @@ class AgentConfig:
     """Bound of normalised observations."""
 
 
-@_config_class
+@config_class
 class TrainingConfig:
     """A whole experiment."""
 
-    experiment_name: str = "metta"
+    experiment_name: Name = "metta"
     """Names the run."""
-    env: str = "CartPole-v1"
-    """Gymnasium id."""
     agent: AgentConfig = dataclasses.field(default_factory=AgentConfig)
     trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
 
-    def __post_init__(self) -> None:
-        if not self.experiment_name:
-            raise ConfigError("experiment_name is empty; give the run a name")
+    @property
+    def env(self) -> str:
+        """The environment that is trained on: ``trainer.curriculum.env``."""
+        return self.trainer.curriculum.env
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> "TrainingConfig":
+        """A configuration from nested or flat settings by any usual name, over the defaults.
+
+        TrainingConfig.from_dict({"agent": {"name": "simple_cnn"}, "trainer": {"total_timesteps": 10_000}})
+        """
+        from metta.train.layers import config_from_mapping  # it builds on this module
+
+        return config_from_mapping(settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` makes an equal configuration of."""
+        data: dict[str, Any] = plain_data(self)
+        return data
+
+    @classmethod
+    def from_yaml(cls, path: str | os.PathLike[str]) -> "TrainingConfig":
+        """A configuration from a file, over the defaults; problems are named with their line."""
+        from metta.train.layers import resolve  # it builds on this module
+
+        return resolve(None, [Path(path)], check_sizes=False).config
+
+    def to_yaml(self, path: str | os.PathLike[str]) -> Path:
+        """Write every setting to a file, whole or not at all."""
+        from metta.train.yaml_text import write_yaml  # only those who use it load yaml
+
+        return write_yaml(path, self.to_dict())
+
+
+def __getattr__(name: str) -> Any:
+    """Presets can be had from here too: they are made of this module's classes."""
+    from metta.train import presets
+
+    if name in presets.__all__:
+        return getattr(presets, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

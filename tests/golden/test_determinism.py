@@ -15,6 +15,7 @@ import torch
 
 from metta import PPOTrainer
 from metta.envs.factory import make_vec_env
+from metta.agent.policy_record import PolicyRecord
 from metta.envs.toy import ContinuousTargetEnv, CorridorEnv, MaskedCorridorEnv, MemoryEnv, NestedEnv
 from metta.sim.simulation import run_episodes
 
@@ -155,11 +156,14 @@ def test_state_is_exact_when_every_part_is_moved_by_one_bit() -> None:
     with make("normalised") as trainer:
         trainer.train(32)
         before, snapshot = trainer.digest(), trainer.registry.snapshot()
-        assert set(snapshot) == {"policy", "ppo", "collector", "trainer_state", "optimizer"}
+        trackers = {"trainer_state", "stats_tracker", "policy_tracker"}
+        assert set(snapshot) == {"policy", "ppo", "collector", "optimizer"} | trackers
         changes: list[Callable[[], Any]] = [
             lambda: setattr(trainer.ppo, "num_updates", 9),
             lambda: setattr(trainer.collector, "num_rollouts", 9),
             lambda: setattr(trainer.state, "epoch", 9),
+            lambda: trainer.state.stats.add_returns([0.5]),
+            lambda: trainer.state.policies.add(PolicyRecord("file:x", "x", 1, 2)),
             lambda: trainer.optimizer.param_groups[0].update(lr=0.5),
             lambda: trainer.optimizer.exp_avg[0].add_(1e-3),
             lambda: next(trainer.policy.parameters()).data.view(-1)[0].add_(1e-3),

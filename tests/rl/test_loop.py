@@ -1,10 +1,21 @@
 import math
+from typing import Any
 
 import pytest
 
-from metta.errors import RolloutError
-from metta.rl.loop import run_training
+from metta.curriculum import Curriculum
+from metta.envs.factory import make_vec_env
+from metta.envs.toy import CorridorEnv
+from metta.errors import PolicyError, RolloutError
+from metta.rl.functional_trainer import create_training_components, functional_training_loop
+from metta.rl.hooks.base import EVENTS, TrainerHook
+from metta.rl.hooks.registry import HookRegistry
+from metta.rl.loop import default_training_step, run_training
+from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.training_state import TrainerState
+from metta.train.train_config import RolloutConfig, TrainerConfig, TrainingConfig
+
+SMALL = RolloutConfig(num_envs=2, horizon=8)
 
 
 def ten_steps(state: TrainerState) -> dict[str, float]:
@@ -21,7 +32,7 @@ def test_epochs_repeat_when_steps_are_left() -> None:
         "loss": [10.0, 20.0, 30.0],
     }
     assert (state.epoch, state.agent_step) == (3, 30)
-    assert state.stats == {"loss": 30.0}
+    assert state.metrics == {"loss": 30.0}
 
 
 def test_counting_goes_on_when_the_state_is_not_new() -> None:
@@ -95,3 +106,139 @@ def test_idle_epochs_are_allowed_when_they_are_few() -> None:
 def test_a_rollout_error_ends_training_when_no_epoch_takes_a_step() -> None:
     with pytest.raises(RolloutError, match="100 epochs in a row collected no step"):
         run_training(TrainerState(), lambda _: {}, until_step=10)
+
+
+class Recorder(TrainerHook):
+    """Writes down every event it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in EVENTS:
+            return lambda **offers: object.__getattribute__(self, "note")(name, offers)
+        return object.__getattribute__(self, name)
+
+    def note(self, event: str, offers: dict[str, Any]) -> None:
+        self.heard.append(f"{event} {offers['trainer_state'].epoch}")
+
+
+def test_every_event_comes_in_its_order_when_a_run_is_trained() -> None:
+    recorder, config = Recorder(), TrainerConfig(total_timesteps=32, rollout=SMALL)
+    functional_training_loop(config, curriculum=Curriculum(env=CorridorEnv), hooks=[recorder])
+    epoch = ["on_epoch_start", "on_rollout_start", "on_rollout_end", "on_update_end"]
+    assert recorder.heard == [
+        "on_training_start 0",
+        *(f"{event} 0" for event in epoch),
+        "on_epoch_end 1",
+        *(f"{event} 1" for event in epoch),
+        "on_epoch_end 2",
+        "on_training_end 2",
+        "close 2",
+    ]
+
+
+def test_events_are_those_of_the_functional_loop_when_ppo_trainer_trains() -> None:
+    recorders = Recorder(), Recorder()
+    config = TrainingConfig(trainer=TrainerConfig(total_timesteps=32, rollout=SMALL))
+    with PPOTrainer(None, CorridorEnv, config=config) as trainer:
+        trainer.train(hooks=[recorders[0]])
+    functional_training_loop(
+        config.trainer, curriculum=Curriculum(env=CorridorEnv), hooks=[recorders[1]]
+    )
+    assert recorders[0].heard == recorders[1].heard
+
+
+def test_the_failure_is_told_and_hooks_are_closed_when_a_step_raises() -> None:
+    state, recorder = TrainerState(), Recorder()
+    hooks = HookRegistry(state)
+    hooks.add(recorder)
+
+    def fail(state: TrainerState) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_training(state, fail, until_step=10, hooks=hooks)
+    assert recorder.heard == [
+        "on_training_start 0",
+        "on_epoch_start 0",
+        "on_exception 0",
+        "close 0",
+    ]
+
+
+class Saver(TrainerHook):
+    """Takes a snapshot in some epochs and commits it."""
+
+    order = 10
+
+    def __init__(self, epochs: set[int]) -> None:
+        self.epochs, self.committed = epochs, []
+
+    def on_epoch_end(self, trainer_state: TrainerState) -> None:
+        if trainer_state.epoch in self.epochs:
+            trainer_state.pending_checkpoint = f"snapshot {trainer_state.epoch}"
+
+    def on_training_end(self, trainer_state: TrainerState) -> None:
+        trainer_state.pending_checkpoint = "last"
+
+    def on_checkpoint(self, checkpoint: str, trainer_state: TrainerState) -> None:
+        self.committed.append((checkpoint, trainer_state.shared.get("scored")))
+
+
+class Scorer(TrainerHook):
+    def on_epoch_end(self, trainer_state: TrainerState) -> None:
+        trainer_state.shared["scored"] = trainer_state.epoch
+
+
+def test_a_snapshot_is_committed_once_after_all_hooks_when_one_was_taken() -> None:
+    state, saver = TrainerState(), Saver({1, 3})
+    hooks = HookRegistry(state)
+    hooks.add(saver)
+    hooks.add(Scorer())
+    run_training(state, ten_steps, until_step=30, hooks=hooks)
+    assert saver.committed == [("snapshot 1", 1), ("snapshot 3", 3), ("last", 3)]
+
+
+class Loader(TrainerHook):
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def on_training_start(self) -> Any:
+        return self.policy
+
+
+def test_training_begins_with_the_weights_that_a_hook_hands_over() -> None:
+    with PPOTrainer(None, CorridorEnv, seed=5) as other, PPOTrainer(None, CorridorEnv) as trainer:
+        given = other.policy.parameter_hash()
+        assert trainer.policy.parameter_hash() != given
+        trainer.train(0, hooks=[Loader(other.policy)])
+        assert trainer.policy.parameter_hash() == given
+        optimized = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+        assert {id(p) for p in trainer.policy.parameters()} == optimized
+
+
+def test_the_error_says_what_came_back_when_it_was_no_policy() -> None:
+    with PPOTrainer(None, CorridorEnv) as trainer, pytest.raises(PolicyError, match="returned a int"):
+        trainer.train(8, hooks=[Loader(3)])
+
+
+def test_a_step_of_ones_own_is_counted_when_it_forgets_the_epoch() -> None:
+    state = TrainerState()
+    run_training(state, ten_steps, until_step=20)
+    assert state.epoch == 2
+
+
+def test_hooks_see_the_state_that_a_step_is_given_when_it_is_another() -> None:
+    config = TrainerConfig(rollout=SMALL)
+    vec_env = make_vec_env(CorridorEnv, num_envs=2)
+    parts = create_training_components(config, None, None, vec_env)
+    recorder, state = Recorder(), TrainerState(epoch=7)
+    parts.hooks.add(recorder)
+    before = parts.registry.digest()
+    default_training_step(state, parts, config, parts.experience)
+    assert recorder.heard == ["on_rollout_start 7", "on_rollout_end 7", "on_update_end 7"]
+    assert (state.epoch, state.agent_step, parts.state) == (8, 16, state)
+    assert parts.registry.snapshot()["trainer_state"]["state"]["epoch"] == 8
+    assert parts.registry.digest() != before
+    vec_env.close()

@@ -24,12 +24,14 @@ def test_counters_return_when_state_is_loaded() -> None:
 
 
 def test_metrics_are_no_state_when_a_digest_is_made() -> None:
-    plain, reported = TrainerState(epoch=1), TrainerState(epoch=1, stats={"loss": 0.5})
+    plain, reported = TrainerState(epoch=1), TrainerState(epoch=1, metrics={"loss": 0.5})
     assert digest_of(plain.state_dict()) == digest_of(reported.state_dict())
     assert digest_of(TrainerState(epoch=2).state_dict()) != digest_of(plain.state_dict())
 
 
 def test_states_are_apart_when_two_runs_begin() -> None:
     first, second = TrainerState(), TrainerState()
-    first.stats["loss"] = 1.0
-    assert second.stats == {}
+    first.metrics["loss"] = 1.0
+    first.stats.add_returns([1.0])
+    first.shared["uri"] = "x"
+    assert (second.metrics, list(second.stats.recent_returns), second.shared) == ({}, [], {})

@@ -6,7 +6,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from metta.errors import ConfigError
 from metta.train.problems import explain
-from metta.train.settings import ALIASES, apply_settings, changed_paths, setting_paths
+from metta.train.settings import (
+    ALIASES,
+    apply_settings,
+    changed_paths,
+    paths_set_by,
+    setting_paths,
+)
 from metta.train.train_config import AgentConfig, PPOConfig, TrainerConfig, TrainingConfig
 
 BASE = TrainingConfig()
@@ -82,11 +88,11 @@ def test_the_base_is_unchanged_when_settings_are_laid_over_it() -> None:
 
 
 def test_other_values_of_the_base_stay_when_one_is_set() -> None:
-    base = TrainingConfig(
-        env="X", agent=AgentConfig(hidden_size=8), trainer=TrainerConfig(ppo=PPOConfig(gamma=0.7))
-    )
+    trainer = TrainerConfig(ppo=PPOConfig(gamma=0.7), verbose=False)
+    base = TrainingConfig(agent=AgentConfig(hidden_size=8), trainer=trainer)
     config = apply_settings(base, {"lr": 0.5})
-    assert (config.env, config.agent.hidden_size, config.trainer.ppo.gamma) == ("X", 8, 0.7)
+    kept = config.trainer.verbose, config.agent.hidden_size, config.trainer.ppo.gamma
+    assert kept == (False, 8, 0.7)
 
 
 def test_text_becomes_numbers_when_it_comes_from_a_command_line() -> None:
@@ -130,7 +136,7 @@ def test_every_problem_is_reported_when_there_are_several() -> None:
         apply_settings(BASE, settings)
     message = str(caught.value)
     assert "unknown setting 'gama'; did you mean 'gamma'?" in message
-    assert "trainer.optimizer.learning_rate: Input should be greater than 0 (found -1.0)" in message
+    assert "trainer.optimizer.learning_rate: found -1.0; allowed is a number above 0" in message
     assert "trainer.rollout.num_envs" in message
     assert "'n_epochs' and 'num_epochs' both set" in message
     assert "agent.core" in message
@@ -148,10 +154,77 @@ def test_nothing_counts_as_changed_when_defaults_are_used() -> None:
     assert changed_paths(BASE) == set()
 
 
-def test_problems_read_as_one_line_when_pydantic_finds_several() -> None:
+def test_each_problem_is_one_line_when_pydantic_finds_several() -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(PPOConfig).validate_python({"gamma": "much", "clip": 1})
-    assert explain(caught.value, ["clip_coef"]) == (
-        "gamma: Input should be a valid number, unable to parse string as a number (found 'much'); "
-        "unknown setting 'clip'; did you mean 'clip_coef'?"
-    )
+    assert [problem.text for problem in explain(caught.value, PPOConfig)] == [
+        "gamma: found 'much'; allowed is a number of at least 0 and at most 1",
+        "unknown setting 'clip'; did you mean 'clip_coef'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("ppo.gamma", "trainer.ppo.gamma"),
+        ("trainer.gamma", "trainer.ppo.gamma"),
+        ("trainer.lr", "trainer.optimizer.learning_rate"),
+        ("optimizer.lr", "trainer.optimizer.learning_rate"),
+        ("trainer.optimizer.type", "trainer.optimizer.name"),
+        ("optimizer.name", "trainer.optimizer.name"),
+        ("wandb.mode", "trainer.logging.wandb.mode"),
+        ("exp_name", "experiment_name"),
+    ],
+)
+def test_groups_may_be_left_out_when_the_name_stays_clear(name: str, path: str) -> None:
+    assert setting_paths()[name] == path
+
+
+@pytest.mark.parametrize("name", ["name", "trainer.name", "trainer.schedule_end", "ppo.lr"])
+def test_a_name_is_refused_when_it_is_unclear_or_in_the_wrong_group(name: str) -> None:
+    assert name not in setting_paths()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"trainer.optimizer.clip_coef": 1},
+            "unknown setting 'trainer.optimizer.clip_coef'; it exists at trainer.ppo.clip_coef",
+        ),
+        (
+            {"trainer.ppo.clip_koef": 1},
+            "unknown setting 'trainer.ppo.clip_koef'; did you mean 'clip_coef'?",
+        ),
+        ({"trainer": {"pppo": {}}}, "unknown setting 'trainer.pppo'; did you mean 'ppo'?"),
+        ({"agent": 3}, "agent: found 3; allowed is a group of settings"),
+    ],
+)
+def test_the_right_place_is_named_when_a_setting_is_in_the_wrong_one(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_settings(BASE, settings)
+    assert str(caught.value) == message
+
+
+def test_broken_rules_are_reported_too_when_other_values_are_wrong() -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_settings(BASE, {"gamma": 2, "num_envs": 7, "num_groups": 2})
+    assert "trainer.ppo.gamma: found 2" in str(caught.value)
+    assert "trainer.rollout.num_envs: num_envs=7 does not split" in str(caught.value)
+
+
+def test_a_rule_is_left_out_when_one_of_its_values_is_wrong_itself() -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_settings(BASE, {"num_envs": "many", "num_groups": 3})
+    assert "split" not in str(caught.value)
+
+
+def test_a_whole_group_is_laid_over_when_an_object_is_given() -> None:
+    config = apply_settings(BASE, {"ppo": PPOConfig(gamma=0.5), "lr": 0.1})
+    assert config.trainer.ppo == PPOConfig(gamma=0.5)
+    assert paths_set_by({"lr": 1, "rollout": {"horizon": 2}, "nonsense": 3}) == {
+        "trainer.optimizer.learning_rate",
+        "trainer.rollout.horizon",
+    }

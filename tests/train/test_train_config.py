@@ -1,7 +1,6 @@
 import ast
 import dataclasses
 import inspect
-import itertools
 import math
 import pkgutil
 from typing import Any
@@ -27,16 +26,6 @@ CONFIGS = [getattr(train_config, name) for name in train_config.__all__]
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_defaults_are_valid_when_nothing_is_given(kind: type) -> None:
     assert kind() == kind()
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_every_field_is_explained_when_a_config_is_defined(kind: type) -> None:
-    (class_node,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(class_node, ast.ClassDef)
-    for statement, below in itertools.pairwise(class_node.body):
-        if isinstance(statement, ast.AnnAssign):
-            nested = dataclasses.is_dataclass(getattr(kind(), statement.target.id, None))
-            assert nested or isinstance(below, ast.Expr), f"{statement.target.id} has no docstring"
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -82,7 +71,7 @@ def test_positions_are_refused_when_a_config_is_built(kind: type) -> None:
         (TrainerConfig, "seed", None), (TrainerConfig, "ppo", {"gamma": 2.0}),
         (AgentConfig, "name", "resnet"), (AgentConfig, "hidden_size", 0),
         (AgentConfig, "observation_clip", 0.0), (AgentConfig, "log_std_init", math.inf),
-        (TrainingConfig, "experiment_name", ""),
+        (TrainingConfig, "experiment_name", ""), (TrainerConfig, "seed", 2**63),
     ],
 )  # fmt: skip
 def test_a_value_out_of_bounds_is_named_when_a_config_is_built(
@@ -110,7 +99,7 @@ def test_every_problem_is_reported_when_a_config_has_several() -> None:
     with pytest.raises(ConfigError) as caught:
         PPOConfig(gamma=3.0, clip_coef=-1.0, ent_koef=0.1)  # type: ignore[call-arg]
     message = str(caught.value)
-    assert "gamma: Input should be less than or equal to 1 (found 3.0)" in message
+    assert "gamma: found 3.0; allowed is a number of at least 0 and at most 1" in message
     assert "clip_coef" in message
     assert "unknown setting 'ent_koef'; did you mean 'ent_coef'?" in message
 

@@ -1,0 +1,137 @@
+"""Progress for people: a table that stays in place on a terminal, plain lines elsewhere."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from metta.loggers.sink import MetricRow
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+__all__ = ["ConsoleSink", "progress_line"]
+
+_SECONDS_BETWEEN_LINES = 2.0
+_SECONDS_BETWEEN_PICTURES = 1.0
+_SHOWN = {
+    "overview/reward": ("return", ".1f"),
+    "losses/policy_loss": ("policy loss", ".4f"),
+    "losses/value_loss": ("value loss", ".4g"),
+    "losses/entropy": ("entropy", ".3f"),
+    "losses/approx_kl": ("KL", ".4f"),
+    "experience/explained_variance": ("explained", ".2f"),
+}
+
+
+class ConsoleSink:
+    """Shows steps, steps per second, return, time left and the main losses.
+
+    Lines come at most every two seconds, and once more for the last row. `total_timesteps` is the agent
+    step at which the run ends; without it there is no bar and no time left.
+    """
+
+    name = "console"
+
+    def __init__(
+        self, total_timesteps: int | None = None, *, console: "Console | None" = None
+    ) -> None:
+        self.total_timesteps = total_timesteps
+        self._console = console
+        self._live: Live | None = None
+        self._last = MetricRow(0, 0)
+        self._is_shown = True
+        self._next_time = 0.0
+
+    def write(self, row: MetricRow) -> None:
+        """Show the row, unless another was shown just now."""
+        # a row may lack what an earlier one had, as the last one with nothing but scores does
+        known = {**self._last.metrics, **row.metrics}
+        self._last, self._is_shown = MetricRow(row.agent_step, row.epoch, known), False
+        if time.monotonic() >= self._next_time:
+            self._show(self._last)
+
+    def _show(self, row: MetricRow) -> None:
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console()
+        if self._console.is_terminal:
+            self._next_time = time.monotonic() + _SECONDS_BETWEEN_PICTURES
+            self._draw(self._console, row)
+        else:
+            self._next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
+            line = progress_line(row.metrics, row.agent_step, self.total_timesteps)
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._is_shown = True
+
+    def _draw(self, console: "Console", row: MetricRow) -> None:
+        from rich.live import Live
+
+        if self._live is None:
+            self._live = Live(console=console, auto_refresh=False)
+            self._live.start()
+        self._live.update(_picture(row, self.total_timesteps), refresh=True)
+
+    def flush(self) -> None:
+        """Show the last row."""
+        if not self._is_shown:
+            self._show(self._last)
+
+    def close(self) -> None:
+        """Show the last row and leave the cursor below it."""
+        self.flush()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._last, self._next_time = MetricRow(0, 0), 0.0
+
+
+def progress_line(
+    metrics: Mapping[str, float], agent_step: int, total_timesteps: int | None = None
+) -> str:
+    """One line: steps, steps per second, return, and the time left where the end is known."""
+    total = "" if total_timesteps is None else f" / {total_timesteps:,}"
+    speed = _number(metrics, "overview/sps", ",.0f")
+    line = f"{agent_step:>10,}{total} steps  {speed:>7} steps/s"
+    line += f"  return {_number(metrics, 'overview/reward', '.1f'):>7}"
+    if total_timesteps is None:
+        return line
+    return f"{line}  ETA {_left(metrics, agent_step, total_timesteps)}"
+
+
+def _picture(row: MetricRow, total: int | None) -> "RenderableType":
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    metrics, step = row.metrics, row.agent_step
+    head = Table.grid(padding=(0, 2))
+    cells: list[RenderableType] = [
+        f"{step:,}" + ("" if total is None else f" / {total:,}") + " steps"
+    ]
+    if total is not None:
+        cells.append(ProgressBar(total=max(total, 1), completed=min(step, total), width=30))
+    cells.append(f"{_number(metrics, 'overview/sps', ',.0f')} steps/s")
+    if total is not None:
+        cells.append(f"ETA {_left(metrics, step, total)}")
+    head.add_row(*cells)
+    body = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for label, _ in _SHOWN.values():
+        body.add_column(label, justify="right", no_wrap=True)
+    body.add_row(*[_number(metrics, key, form) for key, (_, form) in _SHOWN.items()])
+    return Group(head, body)
+
+
+def _number(metrics: Mapping[str, float], key: str, form: str) -> str:
+    value = metrics.get(key, math.nan)
+    return format(value, form) if math.isfinite(value) else "-"
+
+
+def _left(metrics: Mapping[str, float], agent_step: int, total: int) -> str:
+    speed = metrics.get("overview/sps", math.nan)
+    if not math.isfinite(speed) or speed <= 0:
+        return "-"
+    seconds = round(max(0, total - agent_step) / speed)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

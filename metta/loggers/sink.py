@@ -1,0 +1,39 @@
+"""What a row of metrics is, and what takes rows in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = ["MetricRow", "Sink"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """Numbers of one moment of a run."""
+
+    agent_step: int
+    epoch: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Sink(Protocol):
+    """Writes rows to one place.
+
+    It opens at the first `write`; after `close` another `write` opens it again and goes on. A `write`
+    that raises has written nothing, so the row may be written again.
+    """
+
+    name: str
+    """Names the sink in messages and files."""
+
+    def write(self, row: MetricRow) -> None:
+        """Take one row in."""
+        ...
+
+    def flush(self) -> None:
+        """Make what was written visible to others."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; may be called more than once."""
+        ...

@@ -1,0 +1,84 @@
+"""`StatsClient`: the trainer's side of the statistics database."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metta.loggers.event_log import EventLog
+
+__all__ = ["StatsClient"]
+
+
+class StatsClient:
+    """Records runs, epochs, episodes and evaluations as events; never opens a database.
+
+        client = StatsClient(event_log)
+        run_id = client.create_run("cartpole", {"seed": 1})
+        epoch_id = client.create_epoch(run_id, 0, 10)
+        client.record_episodes(run_id, epoch_id, {"episode_return": [20.0, 31.0]})
+
+    A database is filled from the log, where (run, sequence) names each event.
+    """
+
+    def __init__(self, event_log: EventLog) -> None:
+        self.event_log = event_log
+
+    def create_run(self, name: str, attributes: Mapping[str, Any] | None = None) -> str:
+        """A training begins, or goes on where the log has events of it; returns the run's id."""
+        log = self.event_log
+        payload = {
+            "name": name,
+            "attributes": dict(attributes or {}),
+            "continued": log.sequence > 0,
+        }
+        log.append("run_start", payload)
+        return log.run_id
+
+    def create_epoch(
+        self,
+        run_id: str,
+        start_epoch: int,
+        end_epoch: int,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Epochs ``start_epoch <= e < end_epoch`` are done; returns an id for what happened in them."""
+        epoch_id = f"{run_id}:{start_epoch}-{end_epoch}"
+        payload = {"epoch_id": epoch_id, "start_epoch": start_epoch, "end_epoch": end_epoch}
+        self._append("epoch", run_id, {**payload, "attributes": dict(attributes or {})})
+        return epoch_id
+
+    def record_episodes(
+        self, run_id: str, epoch_id: str | None, stats: Mapping[str, Sequence[float]]
+    ) -> None:
+        """Episodes ended: for each statistic one number per episode."""
+        self._append("episodes", run_id, {"epoch_id": epoch_id, "stats": stats})
+
+    def record_evaluation(
+        self,
+        *,
+        epoch: int,
+        agent_step: int,
+        scores: Mapping[str, Any],
+        policy_uri: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        """A policy was scored: `EvalRewardSummary.to_dict`, or simulation -> mean return."""
+        payload = {"epoch": epoch, "agent_step": agent_step, "policy_uri": policy_uri}
+        self._append("evaluation", run_id, {**payload, "scores": scores})
+
+    def record_policy(
+        self, *, epoch: int, agent_step: int, uri: str, run_id: str | None = None
+    ) -> None:
+        """A policy was saved."""
+        payload = {"epoch": epoch, "agent_step": agent_step, "uri": uri}
+        self._append("policy", run_id, payload)
+
+    def heartbeat(self, run_id: str, **numbers: float) -> None:
+        """The run is alive."""
+        self._append("heartbeat", run_id, numbers)
+
+    def end_run(self, run_id: str, reason: str) -> None:
+        """The training is over."""
+        self._append("run_end", run_id, {"reason": reason})
+
+    def _append(self, kind: str, run_id: str | None, payload: Mapping[str, Any]) -> None:
+        self.event_log.append(kind, {"run_id": run_id or self.event_log.run_id, **payload})

@@ -1,0 +1,190 @@
+"""Weights & Biases: opening a run, logging rows to it, and leaving nothing behind."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from metta.errors import MissingExtraError
+from metta.loggers.sink import MetricRow
+from metta.train.run_config import WandbConfig
+
+__all__ = ["WandbRun", "WandbSink", "close_wandb_run", "open_wandb_run"]
+
+_X_AXIS = "metric/agent_step"
+
+
+class WandbRun(Protocol):
+    """What metta uses of a run of W&B."""
+
+    @property
+    def id(self) -> str:
+        """Unique in its project."""
+        ...
+
+    @property
+    def name(self) -> str | None:
+        """The name that is shown."""
+        ...
+
+    @property
+    def project(self) -> str:
+        """Where the run belongs."""
+        ...
+
+    @property
+    def entity(self) -> str:
+        """Whom the project belongs to."""
+        ...
+
+    @property
+    def summary(self) -> Any:
+        """Last values; a mapping that may be written."""
+        ...
+
+    def define_metric(self, name: str, *, step_metric: str | None = None) -> Any:
+        """Choose the x axis of metrics."""
+        ...
+
+    def log(self, data: dict[str, Any]) -> None:
+        """One row of numbers."""
+        ...
+
+    def log_artifact(self, artifact_or_path: Any, *, aliases: list[str] | None = None) -> Any:
+        """Upload a file."""
+        ...
+
+    def finish(self, exit_code: int | None = None) -> None:
+        """End the run."""
+        ...
+
+
+class WandbSink:
+    """Logs rows over ``metric/agent_step``; whoever opened the run finishes it."""
+
+    name = "wandb"
+
+    def __init__(self, run: WandbRun) -> None:
+        self.run = run
+        self._has_axis = False
+
+    def write(self, row: MetricRow) -> None:
+        """Hand one row to W&B."""
+        if not self._has_axis:
+            self.run.define_metric(_X_AXIS)
+            self.run.define_metric("*", step_metric=_X_AXIS)
+            self._has_axis = True
+        self.run.log({**row.metrics, _X_AXIS: row.agent_step, "metric/epoch": row.epoch})
+
+    def flush(self) -> None:
+        """W&B sends when it likes."""
+
+    def close(self) -> None:
+        """Nothing is held here."""
+
+
+def open_wandb_run(
+    config: WandbConfig,
+    run_dir: str | os.PathLike[str],
+    name: str,
+    config_dict: Mapping[str, Any] | None = None,
+) -> WandbRun | None:
+    """A run of W&B for a run directory, or None where it is off; extra `wandb`.
+
+    It is quiet, asks nothing, and leaves output, signals and exit handlers of this process alone.
+    Offline it needs no network and writes below ``run_dir/wandb`` only. Give it to `close_wandb_run`
+    in the end.
+    """
+    if config.mode == "off":
+        return None
+    folder = Path(run_dir).absolute()
+    (folder / "wandb").mkdir(parents=True, exist_ok=True)
+    if config.mode == "offline":
+        _Environment.enter(folder / "wandb")
+    try:
+        return _init(config, folder, name, dict(config_dict or {}))
+    except BaseException:
+        _Environment.leave()
+        raise
+
+
+def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, Any]) -> WandbRun:
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases") from None
+    settings = wandb.Settings(
+        console="off",
+        silent=True,
+        quiet=True,
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        x_disable_stats=True,  # `SystemMonitor` looks already
+    )
+    with _exit_handlers_kept():
+        run: WandbRun = wandb.init(
+            mode="offline" if config.mode == "offline" else "online",
+            dir=str(folder),
+            project=config.project,
+            entity=config.entity,
+            tags=list(config.tags),
+            name=name,
+            config=config_dict,
+            settings=settings,
+        )
+    return run
+
+
+def close_wandb_run(run: WandbRun | None, *, exit_code: int = 0) -> None:
+    """Finish a run and end W&B's process, where no other run needs it."""
+    if run is None:
+        return
+    import wandb
+
+    with _exit_handlers_kept():
+        run.finish(exit_code=exit_code)
+        if wandb.run is None:
+            wandb.teardown()
+    _Environment.leave()
+
+
+@contextlib.contextmanager
+def _exit_handlers_kept() -> Iterator[None]:
+    """W&B replaces these to learn how the process ends; runs are closed here instead."""
+    kept = sys.excepthook, sys.exit
+    try:
+        yield
+    finally:
+        sys.excepthook, sys.exit = kept
+
+
+class _Environment:
+    """Variables that keep W&B inside a run directory and off the network, while a run is open."""
+
+    _kept: dict[str, str | None] | None = None
+
+    @classmethod
+    def enter(cls, folder: Path) -> None:
+        """Set them, unless they are set by a run that is still open."""
+        if cls._kept is not None:
+            return
+        variables = {
+            "WANDB_CACHE_DIR": str(folder / "cache"),
+            "WANDB_DATA_DIR": str(folder / "data"),
+            "WANDB_CONFIG_DIR": str(folder / "config"),
+            "WANDB_ERROR_REPORTING": "false",
+        }
+        cls._kept = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+
+    @classmethod
+    def leave(cls) -> None:
+        """Put back what was there."""
+        for name, value in (cls._kept or {}).items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        cls._kept = None

@@ -1,0 +1,254 @@
+"""`TrainingCheckpointer`: a run's whole state, saved at one moment and put back."""
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
+from metta.agent.policy import Policy
+from metta.agent.policy_record import PolicyRecord
+from metta.errors import CheckpointError, ConfigError, MettaWarning, MissingExtraError
+from metta.rl.training_state import TrainerState
+from metta.stateful import Stateful, StateRegistry
+from metta.store.checkpoint_files import (
+    POLICY_FILE,
+    Checkpoint,
+    free_path,
+    read_entry,
+    read_newest_checkpoint,
+    write_checkpoint,
+)
+from metta.store.policy_file import FrozenPolicy, freeze_policy
+from metta.store.policy_store import PolicyStore, path_of, record_of_checkpoint
+from metta.store.retention import prune_checkpoints
+from metta.store.run_directory import RunDirectory
+from metta.store.state_tree import copy_state
+from metta.train.train_config import AgentConfig, CheckpointConfig
+
+__all__ = ["CheckpointManager", "PendingCheckpoint", "TrainingCheckpointer"]
+
+_DEFAULTS = CheckpointConfig()
+_OPTIMIZER = "optimizer"
+
+
+@dataclass
+class PendingCheckpoint:
+    """A run at one moment, in memory of its own, not yet on disk."""
+
+    epoch: int
+    agent_step: int
+    policy: FrozenPolicy
+    snapshot: dict[str, dict[str, Any]] = field(repr=False)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Plain data that is saved beside the state, e.g. the score; may be added to before `commit`."""
+    uri: str = ""
+    """Where the policy will be."""
+
+    def refresh(self, *parts: Stateful) -> None:
+        """Take components again as they are now: what other hooks noted since about the same epoch."""
+        for part in parts:
+            if part.state_name in self.snapshot:
+                state = {"version": part.state_version, "state": copy_state(part.state_dict())}
+                self.snapshot[part.state_name] = state
+
+
+class TrainingCheckpointer:
+    """Saves a run and finds it again.
+
+        checkpointer = TrainingCheckpointer(run_dir / "checkpoints")
+        policy_record = checkpointer.save_policy(policy, epoch, metadata)
+        checkpointer.save_trainer_state(agent_step, epoch, optimizer.state_dict(), run_dir)
+
+        checkpoint = checkpointer.load_trainer_state(run_dir)
+        policy_record = checkpointer.load_policy(checkpoint, env)
+
+    A checkpoint is one folder with policy and state, and appears as a whole or not at all. `save_policy`
+    writes the policy to the store at once, where it stays, and remembers it; `save_trainer_state` then
+    commits one checkpoint with that policy, the optimizer and, where there is a `registry`, all of its
+    components. Whole runs use `snapshot`, `commit` and `restore`.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        policy_store: PolicyStore | None = None,
+        wandb_run: Any = None,
+        *,
+        registry: StateRegistry | None = None,
+        agent_config: AgentConfig | None = None,
+        keep_last: int = _DEFAULTS.keep_last,
+        keep_every: int = _DEFAULTS.keep_every,
+    ) -> None:
+        if keep_last < 1 or keep_every < 0:
+            raise ConfigError(
+                f"keep_last={keep_last} and keep_every={keep_every}; keep at least the last one, and "
+                "every 0 (none) or more epochs"
+            )
+        self.checkpoint_dir = Path(checkpoint_dir).absolute()
+        self.policy_store = policy_store or PolicyStore(self.checkpoint_dir)
+        self.wandb_run = wandb_run
+        self.registry = registry
+        self.agent_config = agent_config
+        """Settings that policies are saved with, so that built-in agents can be rebuilt from a file."""
+        self.keep_last, self.keep_every = keep_last, keep_every
+        self.latest_wandb_uri: str | None = None
+        self._staged: tuple[int, FrozenPolicy, dict[str, Any]] | None = None
+
+    def snapshot(
+        self,
+        registry: StateRegistry,
+        policy: Policy,
+        state: TrainerState,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> PendingCheckpoint:
+        """Everything registered and the policy as they are now; nothing is written.
+
+        A policy with NaN or infinite weights is refused: `NonFiniteError`.
+        """
+        frozen = freeze_policy(policy)
+        return PendingCheckpoint(
+            state.epoch,
+            state.agent_step,
+            frozen,
+            _copied(registry, policy, frozen),
+            self._described(policy, metadata),
+            free_path(self.checkpoint_dir, state.epoch).as_uri(),
+        )
+
+    def commit(self, pending: PendingCheckpoint) -> PolicyRecord:
+        """Write a snapshot as one checkpoint, then remove those that are not kept; returns its policy."""
+        return self._write(self.checkpoint_dir, pending)
+
+    def restore(self, registry: StateRegistry, checkpoint: Checkpoint) -> None:
+        """Put every component back; `StateError` where the checkpoint belongs to another kind of run.
+
+        Environments are not part of a checkpoint: the collector goes on with fresh episodes.
+        """
+        registry.restore(checkpoint.snapshot)
+
+    def save_policy(
+        self, policy: Policy, epoch: int, metadata: Mapping[str, Any] | None = None
+    ) -> PolicyRecord:
+        """Write a policy to the policy store; `save_trainer_state` of the same epoch saves it too."""
+        frozen, about = freeze_policy(policy), self._described(policy, metadata)
+        name, agent_step = str(about.get("name", "policy")), int(about.get("agent_step", 0))
+        record = self.policy_store.save(frozen, name, epoch, agent_step, about)
+        self._staged = epoch, frozen, about
+        return record
+
+    def save_trainer_state(
+        self,
+        agent_step: int,
+        epoch: int,
+        optimizer_state_dict: Mapping[str, Any],
+        run_dir: str | os.PathLike[str] | None = None,
+    ) -> Path:
+        """Commit one checkpoint of the policy saved last and of the optimizer; returns its folder.
+
+        It goes to the run's folder of checkpoints, or without `run_dir` to this checkpointer's.
+        """
+        if self._staged is None or self._staged[0] != epoch:
+            found = (
+                "no policy was saved" if self._staged is None else f"epoch {self._staged[0]} was"
+            )
+            raise CheckpointError(
+                f"save_trainer_state(epoch={epoch}) needs the policy of that epoch, but {found}; call "
+                f"save_policy(policy, {epoch}, metadata) first: a checkpoint holds both"
+            )
+        _, frozen, about = self._staged
+        snapshot = {} if self.registry is None else copy_state(self.registry.snapshot())
+        snapshot["policy"] = {"version": Policy.state_version, "state": frozen.tensors}
+        version = snapshot.get(_OPTIMIZER, {}).get("version", 1)
+        snapshot[_OPTIMIZER] = {"version": version, "state": copy_state(optimizer_state_dict)}
+        pending = PendingCheckpoint(epoch, agent_step, frozen, snapshot, about)
+        record = self._write(self._folder(run_dir), pending)
+        return path_of(record.uri)
+
+    def load_trainer_state(
+        self, run_dir: str | os.PathLike[str] | None = None
+    ) -> Checkpoint | None:
+        """The newest checkpoint of a run (default: of this checkpointer), or None before the first.
+
+        Damaged ones are passed over with a warning; `CheckpointError` where all are damaged.
+        """
+        return read_newest_checkpoint(self._folder(run_dir))
+
+    def load_policy(
+        self, checkpoint: Checkpoint, env: Any, policy: nn.Module | None = None
+    ) -> PolicyRecord:
+        """A checkpoint's policy, ready to act; of `env` only the spaces are used.
+
+        A network of your own is passed as `policy`; metta's own are rebuilt.
+        """
+        return self.policy_store.load(checkpoint.path, env, policy)
+
+    def upload(self, record: PolicyRecord, wandb_run: Any = None) -> str:
+        """Log a saved policy as a W&B artifact; returns its ``wandb://`` URI.
+
+        In offline mode the file waits in the run's folder for ``wandb sync``.
+        """
+        run = wandb_run or self.wandb_run
+        if run is None:
+            raise ConfigError("there is no W&B run to upload to; pass wandb_run")
+        try:
+            import wandb  # an extra, and slow to import
+        except ImportError as error:
+            raise MissingExtraError("wandb", "wandb", "uploading policies") from error
+        source = path_of(record.uri)
+        name, alias = f"policy-{run.id}", f"epoch_{record.epoch:06d}"
+        try:
+            artifact = wandb.Artifact(name, type="model", metadata=record.to_dict())
+            artifact.add_file(str(source / POLICY_FILE if source.is_dir() else source), POLICY_FILE)
+            run.log_artifact(artifact, aliases=["latest", alias])
+        except (OSError, ValueError, wandb.Error) as error:
+            raise CheckpointError(f"{record.uri!r} could not be uploaded: {error}") from error
+        place = "/".join(part for part in (run.entity, run.project, name) if part)
+        self.latest_wandb_uri = f"wandb://{place}:{alias}"
+        return self.latest_wandb_uri
+
+    def _write(self, folder: Path, pending: PendingCheckpoint) -> PolicyRecord:
+        counters = {"epoch": pending.epoch, "agent_step": pending.agent_step}
+        about = {**pending.metadata, **counters}
+        path = write_checkpoint(folder, pending.snapshot, pending.policy, about)
+        try:
+            prune_checkpoints(folder, keep_last=self.keep_last, keep_every=self.keep_every)
+        except OSError as error:  # the new one is safe; the old ones go with the next
+            warnings.warn(
+                f"old checkpoints in {str(folder)!r} could not be removed: {error}",
+                MettaWarning,
+                stacklevel=3,
+            )
+        return record_of_checkpoint(read_entry(path))
+
+    def _described(self, policy: Policy, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Metadata with the settings of a built-in agent; a network of one's own cannot be rebuilt."""
+        built_in = isinstance(policy.module, ActorCritic | RecurrentActorCritic)
+        known = (
+            {} if self.agent_config is None else {"agent": dataclasses.asdict(self.agent_config)}
+        )
+        return {**(known if built_in else {}), **(metadata or {})}
+
+    def _folder(self, run_dir: str | os.PathLike[str] | None) -> Path:
+        return self.checkpoint_dir if run_dir is None else RunDirectory(run_dir).checkpoint_dir
+
+
+def _copied(
+    registry: StateRegistry, policy: Policy, frozen: FrozenPolicy
+) -> dict[str, dict[str, Any]]:
+    """A snapshot in memory of its own; the policy's tensors are those of the frozen one."""
+    snapshot = registry.snapshot()
+    own = snapshot.pop(policy.state_name, None)
+    copied: dict[str, dict[str, Any]] = copy_state(snapshot)
+    if own is not None:
+        copied[policy.state_name] = {"version": own["version"], "state": frozen.tensors}
+    return copied
+
+
+CheckpointManager = TrainingCheckpointer
+"""The same class, by the name that hooks know it by."""

@@ -1,0 +1,32 @@
+"""`RolloutManager`: the rollout phase of a run."""
+
+from metta.rl.collector import RolloutCollector
+from metta.rl.experience import RolloutBuffer
+
+__all__ = ["RolloutManager"]
+
+
+class RolloutManager:
+    """A face of `RolloutCollector`."""
+
+    def __init__(self, collector: RolloutCollector) -> None:
+        self.collector = collector
+
+    def collect(self) -> tuple[dict[str, list[float]], int]:
+        """Run the rollout phase: fills `experience`; returns episode statistics and agent steps."""
+        return self.collector.collect()
+
+    @property
+    def experience(self) -> RolloutBuffer:
+        """The experience that was collected last."""
+        return self.collector.experience
+
+    @property
+    def num_rollouts(self) -> int:
+        """Rollout phases up to now."""
+        return self.collector.num_rollouts
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that ended in them."""
+        return self.collector.meter.num_episodes

@@ -1,0 +1,233 @@
+"""`Trainer`: a run from set-up to clean-up."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from metta.agent.factory import as_policy
+from metta.agent.policy import Policy
+from metta.curriculum import Curriculum
+from metta.errors import ConfigError
+from metta.rl.components.environment_manager import EnvironmentManager, Vectorization
+from metta.rl.components.evaluation_manager import EvaluationManager
+from metta.rl.components.optimizer_manager import OptimizerManager
+from metta.rl.components.rollout_manager import RolloutManager
+from metta.rl.components.stats_manager import StatsManager
+from metta.rl.components.training_manager import TrainingManager
+from metta.rl.custom_losses import CustomLoss, LossFunction
+from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.hooks.registry import HookRegistry
+from metta.rl.loop import StepFunction, default_training_step, run_training
+from metta.rl.numerics import resolve_batch
+from metta.rl.run_session import RunSession
+from metta.rl.stop_signals import stopping_on_signals
+from metta.rl.training_components import TrainingComponents, build_components
+from metta.rl.training_state import TrainerState
+from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Trains a policy and tells hooks about it.
+
+        trainer = Trainer(config, curriculum, policy)          # only trains: you add the hooks
+        trainer.add_hook(MyHook())
+        trainer.train()
+
+        trainer = Trainer(config, run_dir="runs/first")        # a run: saved, measured, evaluated
+        trainer.setup(vectorization="multiprocessing")
+        trainer.train()
+        trainer.cleanup()
+
+    `trainer_config` is a `TrainerConfig`, a whole `TrainingConfig`, or a mapping of settings;
+    `global_config` gives the rest of the experiment where it is not in the first. `policy` is any module
+    that `Policy` understands, or None for the configured agent. With a `run_dir` that holds a checkpoint,
+    training goes on from there; what else a run takes is described at `RunSession`.
+    """
+
+    def __init__(  # noqa: PLR0913  # the face of a whole run: everything by name
+        self,
+        trainer_config: TrainerConfig | TrainingConfig | Mapping[str, Any],
+        curriculum: Curriculum | None = None,
+        policy: nn.Module | None = None,
+        *,
+        run_dir: str | os.PathLike[str] | None = None,
+        run_name: str | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        replay_dir: str | os.PathLike[str] | None = None,
+        stats_dir: str | os.PathLike[str] | None = None,
+        wandb_config: WandbConfig | Mapping[str, Any] | None = None,
+        global_config: TrainingConfig | Mapping[str, Any] | None = None,
+        custom_losses: Sequence[CustomLoss | LossFunction] = (),
+        step_fn: StepFunction = default_training_step,
+        wandb_run: Any = None,
+        stats_client: Any = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.training_config = _whole_config(trainer_config, global_config)
+        self._given_policy, self._custom_losses = policy, custom_losses
+        self._step_fn = step_fn
+        self.curriculum = curriculum or Curriculum(self.config.curriculum)
+        options = {
+            "run_name": run_name,
+            "checkpoint_dir": checkpoint_dir,
+            "replay_dir": replay_dir,
+            "stats_dir": stats_dir,
+            "wandb_config": wandb_config,
+            "wandb_run": wandb_run,
+            "stats_client": stats_client,
+            "provenance": provenance,
+        }
+        self.session: RunSession | None = None
+        if run_dir is not None:
+            self.session = RunSession(run_dir, **options)
+        elif unused := sorted(name for name, value in options.items() if value is not None):
+            raise ConfigError(
+                f"{', '.join(unused)} belong to a run directory; give run_dir as well, or add hooks "
+                "of your own with add_hook"
+            )
+        self.state = TrainerState()
+        self.hooks = HookRegistry(self.state)
+        self.environment_manager = EnvironmentManager(self.config, self.curriculum)
+        self.components: TrainingComponents | None = None
+        self.stop_signal: int | None = None
+        """The signal that ended the last training, if one did."""
+
+    @property
+    def config(self) -> TrainerConfig:
+        """Settings of training."""
+        return self.training_config.trainer
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that trains."""
+        return self._ready().policy
+
+    def setup(self, vectorization: Vectorization | None = None) -> None:
+        """Build whatever was not passed in: environments, policy, learner, and a run's hooks.
+
+        `vectorization` is ``serial`` or ``multiprocessing``; by default ``rollout.num_workers`` decides.
+        Does nothing when it was done before.
+        """
+        if self.components is not None:
+            return
+        if self.session is not None:
+            self.session.open()  # refused before any work where another trainer is at work
+        try:
+            self._build(vectorization)
+        except BaseException:
+            self.cleanup()
+            raise
+
+    def _build(self, vectorization: Vectorization | None) -> None:
+        task = self.curriculum.task
+        if self.config.rollout.auto_batch:
+            sized, _ = resolve_batch(self.training_config, task.env, {}, task.env_kwargs)
+            self.training_config = sized
+            self.environment_manager.config = self.config
+        vecenv = self.environment_manager.create(vectorization)
+        spaces = vecenv.observation_space, vecenv.action_space
+        agent, seed = self.training_config.agent, self.config.seed
+        policy = as_policy(self._given_policy, *spaces, agent, seed=seed)
+        parts = build_components(
+            self.config, policy, vecenv, custom_losses=self._custom_losses, hooks=self.hooks
+        )
+        self.components = parts
+        self.rollout_manager = RolloutManager(parts.collector)
+        self.training_manager = TrainingManager(parts.ppo, parts.custom_losses)
+        self.optimizer_manager = OptimizerManager(self.config.optimizer, parts.optimizer)
+        self.stats_manager = StatsManager(self.state)
+        evaluator = PolicyEvaluator(task, self.config.evaluation, seed=seed)
+        self.evaluation_manager = EvaluationManager(evaluator, self.state)
+        if self.session is not None:
+            self.session.attach(parts, self.training_config, self.curriculum)
+
+    def _ready(self) -> TrainingComponents:
+        self.setup()
+        assert self.components is not None
+        return self.components
+
+    def train(self) -> TrainerState:
+        """Train until the configured number of agent steps; returns the run's state.
+
+        Ctrl-C and SIGTERM end training after the epoch in which they come, with everything saved.
+        Training that has reached its goal returns at once.
+        """
+        parts = self._ready()
+        self.state.stop_reason = None
+        with stopping_on_signals(self.state) as signals:
+            try:
+                run_training(
+                    self.state,
+                    lambda state: self._step_fn(state, parts, self.config, parts.experience),
+                    until_step=self.config.total_timesteps,
+                    hooks=self.hooks,
+                    experience=lambda: parts.experience,
+                )
+            finally:
+                self.stop_signal = signals.received
+        return self.state
+
+    def add_hook(self, hook: Any) -> str:
+        """Register an observer; returns its name. A wrong event or parameter name is a `HookError`."""
+        return self.hooks.add(hook)
+
+    def remove_hook(self, hook: Any) -> Any:
+        """Close and take out a hook, given by itself or by name."""
+        return self.hooks.remove(hook)
+
+    def replace_hook(self, hook: Any, other: Any) -> str:
+        """Put another hook in a hook's place, from the next event on."""
+        return self.hooks.replace(hook, other)
+
+    def enable_hook(self, hook: Any) -> None:
+        """Let a disabled hook hear events again."""
+        self.hooks.enable(hook)
+
+    def disable_hook(self, hook: Any) -> None:
+        """Keep a hook from hearing events."""
+        self.hooks.disable(hook)
+
+    def describe_hooks(self) -> str:
+        """A table of the hooks in the order in which they hear events."""
+        return self.hooks.describe()
+
+    def cleanup(self) -> None:
+        """Close hooks, environments and the run; may be called more than once."""
+        try:
+            self.hooks.close()
+        finally:
+            self.environment_manager.close()
+            if self.session is not None:
+                self.session.close()
+
+    def __enter__(self) -> "Trainer":
+        self.setup()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
+
+
+def _whole_config(
+    trainer_config: TrainerConfig | TrainingConfig | Mapping[str, Any],
+    global_config: TrainingConfig | Mapping[str, Any] | None,
+) -> TrainingConfig:
+    if isinstance(trainer_config, TrainingConfig):
+        return trainer_config
+    if isinstance(trainer_config, Mapping):
+        trainer_config = TrainingConfig.from_dict({"trainer": dict(trainer_config)}).trainer
+    if not isinstance(trainer_config, TrainerConfig):
+        raise ConfigError(
+            f"trainer_config is a {type(trainer_config).__name__}; give a TrainerConfig, a "
+            "TrainingConfig or a mapping of settings"
+        )
+    if global_config is None:
+        global_config = TrainingConfig()
+    elif isinstance(global_config, Mapping):
+        global_config = TrainingConfig.from_dict(global_config)
+    return dataclasses.replace(global_config, trainer=trainer_config)

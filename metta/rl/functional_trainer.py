@@ -1,0 +1,91 @@
+"""Training as a function: the loop in plain sight, with a step and losses of your own."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from metta.agent.factory import as_policy
+from metta.curriculum import Curriculum
+from metta.envs.factory import configured_vec_env, make_vec_env
+from metta.rl.checkpointer import TrainingCheckpointer
+from metta.rl.custom_losses import CustomLoss, LossFunction
+from metta.rl.experience import RolloutBuffer
+from metta.rl.hooks.checkpoint import CheckpointHook
+from metta.rl.loop import StepFunction, default_training_step, run_training
+from metta.rl.training_components import TrainingComponents, build_components
+from metta.rl.training_state import TrainerState
+from metta.train.train_config import AgentConfig, PPOConfig, TrainerConfig
+
+__all__ = ["create_training_components", "default_training_step", "functional_training_loop"]
+
+
+def create_training_components(
+    config: TrainerConfig,
+    ppo_config: PPOConfig | None,
+    policy: nn.Module | None,
+    vecenv: Any,
+    experience: RolloutBuffer | None = None,
+    policy_store: Any = None,
+    *,
+    custom_losses: Sequence[CustomLoss | LossFunction] = (),
+) -> TrainingComponents:
+    """The parts of a run over an environment and a buffer of yours.
+
+        components = create_training_components(config, ppo_config, policy, vecenv, experience, store)
+        while state.agent_steps < config.total_timesteps:
+            metrics = default_training_step(state, components, config, experience)
+
+    `ppo_config` replaces ``config.ppo`` where it is given. With a policy store, checkpoints are made at
+    the configured interval by loops that fire `on_epoch_end`.
+    """
+    if ppo_config is not None:
+        config = dataclasses.replace(config, ppo=ppo_config)
+    vec_env = make_vec_env(vecenv)
+    spaces = vec_env.observation_space, vec_env.action_space
+    wrapped = as_policy(policy, *spaces, AgentConfig(), seed=config.seed)
+    parts = build_components(
+        config, wrapped, vec_env, experience=experience, custom_losses=custom_losses
+    )
+    interval = config.checkpoint.checkpoint_interval
+    if policy_store is not None and interval > 0:
+        checkpointer = TrainingCheckpointer(policy_store.root, policy_store, None)
+        parts.hooks.add(CheckpointHook(checkpointer, interval))
+    return parts
+
+
+def functional_training_loop(
+    config: TrainerConfig,
+    ppo_config: PPOConfig | None = None,
+    policy: nn.Module | None = None,
+    curriculum: Curriculum | None = None,
+    policy_store: Any = None,
+    *,
+    step_fn: StepFunction = default_training_step,
+    custom_losses: Sequence[CustomLoss | LossFunction] = (),
+    hooks: Sequence[Any] = (),
+) -> TrainerState:
+    """Train until ``config.total_timesteps``; returns the state that was reached.
+
+    `step_fn(state, components, config, experience)` runs one epoch and returns its metrics; it calls the
+    parts as it likes. Environments are made from the curriculum and closed at the end.
+    """
+    task = (curriculum or Curriculum(config.curriculum)).task
+    vec_env = configured_vec_env(task.env, config.rollout, task.env_kwargs)
+    try:
+        parts = create_training_components(
+            config, ppo_config, policy, vec_env, None, policy_store, custom_losses=custom_losses
+        )
+        for hook in hooks:
+            parts.hooks.add(hook)
+        run_training(
+            parts.state,
+            lambda state: step_fn(state, parts, parts.config, parts.experience),
+            until_step=config.total_timesteps,
+            hooks=parts.hooks,
+            experience=lambda: parts.experience,
+        )
+    finally:
+        vec_env.close()
+    return parts.state

@@ -1,0 +1,240 @@
+"""`MetricsHook`: all that is observed of a run, row by row."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from metta.agent.policy import Policy
+from metta.loggers.console import ConsoleSink
+from metta.loggers.stats_client import StatsClient
+from metta.loggers.stats_logger import StatsLogger
+from metta.loggers.wandb_run import WandbRun, WandbSink
+from metta.rl.hooks.base import TrainerHook
+from metta.rl.hooks.intervals import crossed
+from metta.rl.stats import (
+    Span,
+    SystemMonitor,
+    cleanup_monitoring,
+    compute_grad_stats,
+    compute_weight_stats,
+    experience_stats,
+    hyperparameters_of,
+    process_stats,
+    setup_monitoring,
+)
+from metta.rl.training_state import TrainerState
+from metta.timing import Stopwatch
+from metta.train.run_config import LoggingConfig
+
+__all__ = ["MetricsHook"]
+
+
+class MetricsHook(TrainerHook):
+    """Times the phases of a run and logs a row of metrics every few epochs and at the end.
+
+        trainer.add_hook(MetricsHook(wandb_run, stats_client, timer=Stopwatch()))
+
+    Rows go to `logger`; where none is given, to W&B and, if `verbose`, to the console. A logger without
+    W&B gets `wandb_run` too. The stats client, here or of the run, hears of epochs, episodes and signs
+    of life. Settings left out are the run's. Hearing only, it may come and go in the middle of a run.
+    """
+
+    order: ClassVar[int] = 90
+
+    def __init__(
+        self,
+        wandb_run: WandbRun | None = None,
+        stats_client: StatsClient | None = None,
+        timer: Stopwatch | None = None,
+        verbose: bool = True,
+        *,
+        logger: StatsLogger | None = None,
+        config: LoggingConfig | None = None,
+        total_timesteps: int | None = None,
+    ) -> None:
+        self.wandb_run, self.stats_client, self.verbose = wandb_run, stats_client, verbose
+        self.timer = timer or Stopwatch()
+        self.logger = logger
+        self.config = config
+        self.total_timesteps = total_timesteps
+        self._settings = config or LoggingConfig()
+        self._is_open = False
+        self._logger: StatsLogger | None = None
+        self._client: StatsClient | None = None
+        self._monitor: SystemMonitor | None = None
+        self._hyperparameters: dict[str, float] = {}
+        self._last_step = 0
+        self._last_beat = -float("inf")
+        self._last_scores: dict[str, float] = {}
+        self._last_epoch: tuple[Mapping[str, float], Any, Any] = ({}, None, None)
+
+    def on_training_start(
+        self, trainer_state: TrainerState, config: Any, stats_client: Any
+    ) -> None:
+        """Begin to time, to look at the machine, and to show signs of life."""
+        self._begin(trainer_state, config, stats_client)
+
+    def on_rollout_start(self, trainer_state: TrainerState, config: Any, stats_client: Any) -> None:
+        """Collecting begins."""
+        self._begin(trainer_state, config, stats_client)
+        self.timer.start("rollout")
+        self._beat(trainer_state)
+
+    def on_rollout_end(
+        self,
+        rollout_stats: Mapping[str, Sequence[float]],
+        trainer_state: TrainerState,
+        config: Any = None,
+        stats_client: Any = None,
+    ) -> None:
+        """Collecting is over and learning begins; the rollout's statistics wait for the next row."""
+        self._begin(trainer_state, config, stats_client)
+        trainer_state.stats.add_rollout_stats(rollout_stats)
+        self.timer.stop("rollout")
+        self.timer.start("train")
+
+    def on_update_end(self, trainer_state: TrainerState) -> None:
+        """Learning is over; the rest of the epoch belongs to hooks."""
+        if self._is_open:
+            self.timer.stop("train")
+            self.timer.start("hooks")
+            self._beat(trainer_state)
+
+    def on_epoch_end(
+        self,
+        losses_stats: Mapping[str, float],
+        experience: Any,
+        policy: Policy,
+        optimizer: Any,  # noqa: ARG002  # reason: the documented signature of this hook
+        trainer_state: TrainerState,
+        config: Any = None,
+        stats_client: Any = None,
+    ) -> None:
+        """Log a row when an interval has passed."""
+        self._begin(trainer_state, config, stats_client)
+        self.timer.stop("hooks")
+        self._last_epoch = losses_stats, experience, policy
+        before, epoch = trainer_state.stats.stats_epoch_start, trainer_state.epoch
+        if crossed(before, epoch, self._settings.log_interval):
+            self._log_epochs(trainer_state)
+        self._beat(trainer_state)
+
+    def on_training_end(
+        self, trainer_state: TrainerState, config: Any, stats_client: Any, reason: str
+    ) -> None:
+        """Log epochs that wait and scores that came last, and end the run."""
+        self._begin(trainer_state, config, stats_client)
+        if trainer_state.epoch > trainer_state.stats.stats_epoch_start:
+            self._log_epochs(trainer_state)
+        elif trainer_state.eval_scores.to_metrics() != self._last_scores:
+            self._log_row(trainer_state, {}, {})
+        self._end_run(trainer_state, reason)
+
+    def on_exception(self, trainer_state: TrainerState, exc: BaseException) -> None:
+        """Note how the run ended."""
+        self._end_run(trainer_state, f"{type(exc).__name__}: {exc}")
+
+    def close(self) -> None:
+        """Deliver what was logged and release everything; another training opens it again."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self.timer.stop_all()
+        self._last_epoch = {}, None, None
+        cleanup_monitoring(self._monitor)
+        self._monitor = None
+        if self._logger is not None:
+            self._logger.close()
+
+    def _begin(self, state: TrainerState, config: Any, stats_client: Any) -> None:
+        """Open at the first event that is heard, whichever it is."""
+        if self._is_open:
+            return
+        self._is_open = True
+        trainer = getattr(config, "trainer", config)
+        self._settings = self.config or getattr(trainer, "logging", None) or LoggingConfig()
+        self._client = self.stats_client or stats_client
+        self._open_logger(state, self.total_timesteps or getattr(trainer, "total_timesteps", None))
+        if self._settings.monitor_seconds:
+            self._monitor = setup_monitoring(self._settings.monitor_seconds)
+        self._hyperparameters = hyperparameters_of(config)
+        self._last_step = state.agent_step
+        stats = state.stats
+        if crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval):
+            # a row of these epochs was due: it was logged, or nobody listened
+            stats.clear_rollout_stats(state.epoch)
+        if self._client is not None:
+            name = str(getattr(config, "experiment_name", "training"))
+            stats.stats_run_id = self._client.create_run(name, self._hyperparameters)
+        self.timer.start("total")
+        self.timer.lap_all()
+
+    def _open_logger(self, state: TrainerState, total: int | None) -> None:
+        self._logger = self.logger or StatsLogger()
+        if self.logger is None and self.verbose:
+            end = None if total is None else state.first_step + total
+            self._logger.add_sink(ConsoleSink(end))
+        if self.wandb_run is not None and "wandb" not in self._logger.sinks:
+            self._logger.add_sink(WandbSink(self.wandb_run))
+
+    def _log_epochs(self, state: TrainerState) -> None:
+        """A row of the epochs since the last one."""
+        losses, experience, policy = self._last_epoch
+        stats, settings = state.stats, self._settings
+        first, epoch = stats.stats_epoch_start, state.epoch
+        sections = {"experience": experience_stats(experience)}
+        if policy is not None and crossed(first, epoch, settings.grad_stats_interval):
+            sections["grad"] = stats.grad_stats = compute_grad_stats(policy)
+        if policy is not None and crossed(first, epoch, settings.weight_stats_interval):
+            sections["weights"] = compute_weight_stats(policy)
+        if self._monitor is not None:
+            sections["monitor"] = self._monitor.snapshot()
+        sections["hyperparameters"] = self._hyperparameters
+        self._hyperparameters = {}  # they do not change: the first row has them
+        self._log_row(state, losses, sections)
+        self._record(state, first)
+        stats.clear_rollout_stats(epoch)
+
+    def _log_row(
+        self,
+        state: TrainerState,
+        losses: Mapping[str, float],
+        sections: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        assert self._logger is not None
+        num_epochs = state.epoch - state.stats.stats_epoch_start
+        row = process_stats(
+            state.stats,
+            losses,
+            agent_step=state.agent_step,
+            epoch=state.epoch,
+            eval_scores=state.eval_scores,
+            span=self._span(num_epochs, state.agent_step - self._last_step),
+            sections=sections,
+        )
+        self._logger.log(row, agent_step=state.agent_step, epoch=state.epoch)
+        self._last_step, self._last_scores = state.agent_step, state.eval_scores.to_metrics()
+
+    def _span(self, num_epochs: int, num_steps: int) -> Span:
+        return Span(num_epochs, num_steps, self.timer.lap_all(), self.timer.elapsed_all())
+
+    def _record(self, state: TrainerState, first: int) -> None:
+        """Tell the stats client which episodes ended in which epochs."""
+        client, stats = self._client, state.stats
+        if client is None or stats.stats_run_id is None:
+            return
+        stats.stats_epoch_id = client.create_epoch(stats.stats_run_id, first, state.epoch)
+        if any(stats.rollout_stats.values()):
+            client.record_episodes(stats.stats_run_id, stats.stats_epoch_id, stats.rollout_stats)
+
+    def _beat(self, state: TrainerState) -> None:
+        now, run_id = time.monotonic(), state.stats.stats_run_id
+        if self._client is None or run_id is None:
+            return
+        if now - self._last_beat >= self._settings.heartbeat_seconds:
+            self._last_beat = now
+            self._client.heartbeat(run_id, agent_step=state.agent_step, epoch=state.epoch)
+
+    def _end_run(self, state: TrainerState, reason: str) -> None:
+        if self._is_open and self._client is not None and state.stats.stats_run_id is not None:
+            self._client.end_run(state.stats.stats_run_id, reason)

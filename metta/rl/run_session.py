@@ -1,0 +1,183 @@
+"""`RunSession`: what surrounds training in a run directory."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from metta.curriculum import Curriculum
+from metta.files import atomic_write
+from metta.loggers import (
+    ConsoleSink,
+    CsvSink,
+    EventLog,
+    Sink,
+    StatsClient,
+    StatsLogger,
+    TensorboardSink,
+    close_wandb_run,
+    open_wandb_run,
+)
+from metta.rl.checkpointer import TrainingCheckpointer
+from metta.rl.hooks.base import TrainerHook
+from metta.rl.hooks.checkpoint import CheckpointHook
+from metta.rl.hooks.evaluation import EvaluationHook
+from metta.rl.hooks.metrics import MetricsHook
+from metta.rl.training_components import TrainingComponents
+from metta.store.run_directory import RunDirectory
+from metta.train.layers import resolve
+from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
+
+__all__ = ["RunSession", "build_hooks"]
+
+
+def build_hooks(
+    config: TrainerConfig,
+    curriculum: Curriculum | None = None,
+    *,
+    checkpointer: TrainingCheckpointer | None = None,
+    logger: StatsLogger | None = None,
+    wandb_run: Any = None,
+    stats_client: Any = None,
+) -> list[TrainerHook]:
+    """The three hooks as the configuration asks for them; those without anything to do are left out."""
+    hooks: list[TrainerHook] = []
+    checkpoint = config.checkpoint
+    if checkpointer is not None and checkpoint.checkpoint_interval > 0:
+        intervals = checkpoint.checkpoint_interval, checkpoint.wandb_checkpoint_interval
+        hooks.append(CheckpointHook(checkpointer, *intervals, resume=True))
+    if config.evaluation.eval_episodes > 0:
+        hooks.append(EvaluationHook(config.evaluation, curriculum, seed=config.seed))
+    if logger is not None or wandb_run is not None or stats_client is not None or config.verbose:
+        hooks.append(
+            MetricsHook(
+                wandb_run,
+                stats_client,
+                verbose=config.verbose,
+                logger=logger,
+                config=config.logging,
+                total_timesteps=config.total_timesteps,
+            )
+        )
+    return hooks
+
+
+class RunSession:
+    """Lock, configuration files, services and hooks of a run directory.
+
+        session = RunSession("runs/first")
+        session.open()                                  # refused while another trainer is at work
+        session.attach(components, config, curriculum)  # writes config.yaml and adds the hooks
+        session.close()
+
+    `checkpoint_dir` (and likewise the other folders) replaces the usual place below the run directory;
+    `wandb_config` replaces the configured one; a `wandb_run` or `stats_client` that is given is used and
+    stays open. `provenance` is stored beside the configuration: who set each value.
+    """
+
+    def __init__(  # noqa: PLR0913  # everything by name, most of it seldom
+        self,
+        run_dir: str | os.PathLike[str],
+        *,
+        run_name: str | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        replay_dir: str | os.PathLike[str] | None = None,
+        stats_dir: str | os.PathLike[str] | None = None,
+        wandb_config: WandbConfig | Mapping[str, Any] | None = None,
+        wandb_run: Any = None,
+        stats_client: Any = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.directory = RunDirectory(run_dir)
+        self.run_name = run_name or self.directory.name
+        self.checkpoint_dir = Path(checkpoint_dir or self.directory.checkpoint_dir)
+        self.replay_dir = Path(replay_dir or self.directory.replay_dir)
+        self.stats_dir = Path(stats_dir or self.directory.stats_dir)
+        if isinstance(wandb_config, Mapping):
+            wandb_config = WandbConfig(**wandb_config)
+        self.wandb_config = wandb_config
+        self.wandb_run, self.stats_client = wandb_run, stats_client
+        self.provenance = provenance
+        self._opened_wandb: Any = None
+        self._event_log: EventLog | None = None
+
+    def open(self) -> None:
+        """Take the run's lock; `RunLockedError` names the trainer that has it."""
+        self.directory.acquire()
+
+    def attach(
+        self, parts: TrainingComponents, config: TrainingConfig, curriculum: Curriculum
+    ) -> None:
+        """Write the configuration down, open the services, and add the hooks."""
+        if self.wandb_config is not None:
+            logging = dataclasses.replace(config.trainer.logging, wandb=self.wandb_config)
+            trainer = dataclasses.replace(config.trainer, logging=logging)
+            config = dataclasses.replace(config, trainer=trainer)
+        trainer = config.trainer
+        self._write_configuration(config)
+        self._event_log = EventLog(self.directory.events_file)
+        if self.stats_client is None:
+            self.stats_client = StatsClient(self._event_log)
+        if self.wandb_run is None:
+            path, whole = self.directory.path, config.to_dict()
+            opened = open_wandb_run(trainer.logging.wandb, path, self.run_name, whole)
+            self.wandb_run = self._opened_wandb = opened
+        parts.hooks.wandb_run, parts.hooks.stats_client = self.wandb_run, self.stats_client
+        hooks = build_hooks(
+            trainer,
+            curriculum,
+            checkpointer=self._checkpointer(config),
+            logger=self._logger(trainer),
+            wandb_run=self.wandb_run,
+            stats_client=self.stats_client,
+        )
+        for hook in hooks:
+            parts.hooks.add(hook)
+
+    def _write_configuration(self, config: TrainingConfig) -> None:
+        config.to_yaml(self.directory.config_file)
+        provenance = self.provenance or resolve(config, check_sizes=False).provenance()
+        text = json.dumps(provenance, indent=2)
+        atomic_write(self.directory.provenance_file, lambda path: _write_text(path, text))
+
+    def _checkpointer(self, config: TrainingConfig) -> TrainingCheckpointer:
+        retention = config.trainer.checkpoint
+        return TrainingCheckpointer(
+            self.checkpoint_dir,
+            wandb_run=self.wandb_run,
+            agent_config=config.agent,
+            keep_last=retention.keep_last,
+            keep_every=retention.keep_every,
+        )
+
+    def _logger(self, config: TrainerConfig) -> StatsLogger:
+        sinks: list[Sink] = []
+        if config.logging.csv:
+            sinks.append(CsvSink(self.directory.metrics_file))
+        if config.logging.tensorboard:
+            sinks.append(TensorboardSink(self.directory.tensorboard_dir))
+        if config.verbose:
+            sinks.append(ConsoleSink(config.total_timesteps))
+        return StatsLogger(
+            sinks,
+            event_log=self._event_log,
+            run_dir=self.directory.path,
+            wandb_run=self.wandb_run,
+        )
+
+    def close(self) -> None:
+        """Close what was opened here and let others have the run; may be called more than once."""
+        try:
+            close_wandb_run(self._opened_wandb)
+        finally:
+            self._opened_wandb = None
+            if self._event_log is not None:
+                self._event_log.close()
+                self._event_log = None
+            self.directory.release()
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)

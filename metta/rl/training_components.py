@@ -1,0 +1,131 @@
+"""The parts of a run, built in one place from a policy, an environment and settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from metta.agent.policy import Policy
+from metta.envs.vec_env import VecEnv
+from metta.rl.collector import RolloutCollector
+from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.rl.experience import RolloutBuffer
+from metta.rl.hooks.registry import HookRegistry
+from metta.rl.numerics import NumericsPlan, resolve_device, resolve_plan
+from metta.rl.optimizer import make_optimizer
+from metta.rl.ppo import PPOOptimizer
+from metta.rl.training_state import TrainerState
+from metta.stateful import NamedState, Stateful, StateRegistry
+from metta.train.batch_sizing import check_minibatch_size
+from metta.train.train_config import TrainerConfig
+
+__all__ = ["TrainingComponents", "build_components", "make_experience"]
+
+
+@dataclass
+class TrainingComponents:
+    """What one epoch needs; each part may be used on its own."""
+
+    config: TrainerConfig
+    vecenv: VecEnv
+    policy: Policy
+    experience: RolloutBuffer
+    optimizer: torch.optim.Optimizer
+    collector: RolloutCollector
+    ppo: PPOOptimizer
+    custom_losses: list[CustomLoss]
+    plan: NumericsPlan
+    state: TrainerState
+    registry: StateRegistry
+    """Everything that decides the numbers of the run from here on."""
+    hooks: HookRegistry
+
+    def use_state(self, state: TrainerState) -> None:
+        """Go on with another state: counters, trackers, and what hooks see."""
+        self.state = self.hooks.state = state
+        for part in (state, state.stats, state.policies):
+            self.registry.replace(part)
+
+
+def make_experience(policy: Policy, vecenv: VecEnv, config: TrainerConfig) -> RolloutBuffer:
+    """A buffer for rollouts of the configured horizon."""
+    rollout = config.rollout
+    return RolloutBuffer.for_env(
+        policy, vecenv, rollout.horizon, bptt_horizon=rollout.bptt_horizon
+    )
+
+
+def build_components(
+    config: TrainerConfig,
+    policy: Policy,
+    vecenv: VecEnv,
+    *,
+    experience: RolloutBuffer | None = None,
+    custom_losses: Sequence[CustomLoss | LossFunction] = (),
+    hooks: HookRegistry | None = None,
+) -> TrainingComponents:
+    """Optimizer, collector, learner, plan and state; `hooks` keep theirs and learn of the parts."""
+    device = resolve_device(config.device)
+    policy.to(device)
+    policy.precision = getattr(torch, config.numerics.precision)
+    losses = as_custom_losses(custom_losses)
+    optimizer = make_optimizer(_parameters(policy, losses, device), config.optimizer)
+    ppo = PPOOptimizer(
+        policy,
+        optimizer,
+        device,
+        config.ppo,
+        optimizer_config=config.optimizer,
+        seed=config.seed,
+    )
+    buffer = experience or make_experience(policy, vecenv, config)
+    check_minibatch_size(
+        config.ppo.minibatch_size,
+        horizon=buffer.horizon,
+        rows=buffer.num_rows,
+        segment_length=buffer.segment_length if policy.is_recurrent else 1,
+    )
+    parts = (vecenv, policy, buffer, device)
+    collector = RolloutCollector(*parts, seed=config.seed, actor=config.numerics.actor)
+    plan = resolve_plan(config, policy, vecenv.num_groups, collector.actor_kind)
+    if hooks is None:
+        hooks = HookRegistry(TrainerState())
+    state = hooks.state
+    registry = _register(policy, ppo, collector, state, optimizer, losses)
+    hooks.policy, hooks.optimizer, hooks.config, hooks.registry = policy, optimizer, config, registry
+    return TrainingComponents(
+        config, vecenv, policy, buffer, optimizer, collector, ppo, losses, plan, state, registry, hooks
+    )  # fmt: skip
+
+
+def _parameters(
+    policy: Policy, losses: Sequence[CustomLoss], device: torch.device
+) -> dict[nn.Parameter, None]:
+    """The policy's and those of losses that are modules."""
+    modules = [loss.fn for loss in losses if isinstance(loss.fn, nn.Module)]
+    extra = [p for module in modules for p in module.to(device).parameters()]
+    # a loss may hold the policy itself: each parameter counts once
+    return dict.fromkeys([*policy.parameters(), *extra])
+
+
+def _register(
+    policy: Policy,
+    ppo: PPOOptimizer,
+    collector: RolloutCollector,
+    state: TrainerState,
+    optimizer: torch.optim.Optimizer,
+    losses: Sequence[CustomLoss],
+) -> StateRegistry:
+    registry = StateRegistry()
+    parts: list[Any] = [policy, ppo, collector, state, state.stats, state.policies]
+    parts.append(NamedState("optimizer", optimizer))
+    parts += [
+        NamedState(f"loss/{loss.label}", loss.fn)
+        for loss in losses
+        if isinstance(loss.fn, nn.Module | Stateful)
+    ]
+    for part in parts:
+        registry.add(part)
+    return registry

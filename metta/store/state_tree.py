@@ -1,0 +1,123 @@
+"""Nested state as plain JSON and tensors, and back: no type is lost, and nothing is code."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metta.errors import StateError
+
+__all__ = ["copy_state", "pack_state", "unpack_state"]
+
+_TAG = "$"
+_Tensors = dict[str, Tensor]
+
+
+def copy_state(value: Any) -> Any:
+    """The same tree in memory of its own, with tensors on the host."""
+    if isinstance(value, Tensor):
+        return _own(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return np.array(value, order="C")
+    if isinstance(value, Mapping):
+        return {key: copy_state(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_state(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(copy_state(item) for item in value)
+    return _plain(value, "a state")
+
+
+def pack_state(value: Any) -> tuple[Any, _Tensors]:
+    """A tree as JSON data, and the tensors it refers to by name; each has memory of its own.
+
+    Trees are mappings (with keys that are strings or integers), lists, tuples, tensors, arrays and
+    plain values. Anything else is a `StateError` that names the place.
+    """
+    tensors: _Tensors = {}
+    return _pack(value, "", tensors), tensors
+
+
+def unpack_state(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The tree that `pack_state` was given; data of another making raises KeyError or TypeError."""
+    if isinstance(packed, list):
+        return [unpack_state(item, tensors) for item in packed]
+    if not isinstance(packed, dict):
+        return packed
+    if len(packed) == 1 and next(iter(packed)).startswith(_TAG):
+        [(tag, content)] = packed.items()
+        return _unpack_tagged(tag, content, tensors)
+    return {key: unpack_state(item, tensors) for key, item in packed.items()}
+
+
+def _unpack_tagged(tag: str, content: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if tag == "$tensor":
+        return tensors[content]
+    if tag == "$array":
+        return tensors[content].numpy()
+    if tag == "$items":
+        return {key: unpack_state(item, tensors) for key, item in content}
+    if tag == "$tuple":
+        return tuple(unpack_state(item, tensors) for item in content)
+    if tag == "$float":
+        return float(content)
+    raise KeyError(f"unknown tag {tag!r}")
+
+
+def _pack(value: Any, path: str, tensors: _Tensors) -> Any:
+    if isinstance(value, Tensor):
+        return {"$tensor": _put(value, path, tensors)}
+    if isinstance(value, np.ndarray | np.generic):
+        return {"$array": _put(_as_tensor(value, path), path, tensors)}
+    if isinstance(value, Mapping):
+        return _pack_mapping(value, path, tensors)
+    if isinstance(value, list | tuple):
+        items = [_pack(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    return _plain(value, path)
+
+
+def _pack_mapping(value: Mapping[Any, Any], path: str, tensors: _Tensors) -> Any:
+    items = {key: _pack(item, f"{path}/{key}", tensors) for key, item in value.items()}
+    for key in items:
+        if not isinstance(key, str | int) or isinstance(key, bool):
+            raise StateError(f"{path or 'the state'} has the key {key!r}; use strings or integers")
+    if all(isinstance(key, str) and not key.startswith(_TAG) for key in items):
+        return items
+    return {"$items": [[key, item] for key, item in items.items()]}
+
+
+def _put(tensor: Tensor, path: str, tensors: _Tensors) -> str:
+    if tensor.dtype.is_complex or tensor.is_quantized or tensor.layout is not torch.strided:
+        raise StateError(
+            f"{path} is a {tensor.layout} tensor of {tensor.dtype}, which cannot be saved; keep dense "
+            "tensors of booleans, integers or floats"
+        )
+    name = f"{len(tensors)}{path}"  # the number keeps names apart whatever the keys are
+    tensors[name] = _own(tensor)
+    return name
+
+
+def _as_tensor(value: Any, path: str) -> Tensor:
+    try:
+        return torch.from_numpy(np.array(value, order="C"))
+    except (TypeError, ValueError) as error:
+        raise StateError(f"{path} is an array of {value.dtype}, which cannot be saved") from error
+
+
+def _own(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _plain(value: Any, path: str) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise StateError(
+        f"{path or 'the state'} is a {type(value).__name__}, which cannot be saved; state is made of "
+        "tensors, arrays, mappings, sequences, numbers, strings, booleans and None"
+    )

@@ -1,0 +1,67 @@
+"""`Stopwatch`: where the time of a run goes."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Stopwatch"]
+
+
+class Stopwatch:
+    """Seconds by name, in all and since the last lap; timers run side by side.
+
+        timer = Stopwatch()
+        with timer("rollout"):
+            collect()
+        timer.lap_all()["rollout"]
+
+    Starting a running timer and stopping a resting one change nothing.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._started: dict[str, float] = {}
+        self._spent: dict[str, float] = {}
+        self._lapped: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Time what happens inside."""
+        self.start(name)
+        try:
+            yield
+        finally:
+            self.stop(name)
+
+    def start(self, name: str) -> None:
+        """Let a timer run."""
+        self._spent.setdefault(name, 0.0)
+        self._started.setdefault(name, self._clock())
+
+    def stop(self, name: str) -> None:
+        """Let a timer rest."""
+        started = self._started.pop(name, None)
+        if started is not None:
+            self._spent[name] += self._clock() - started
+
+    def stop_all(self) -> None:
+        """Let every timer rest."""
+        for name in list(self._started):
+            self.stop(name)
+
+    def elapsed(self, name: str) -> float:
+        """Seconds that a timer has run, now included; 0 for one that never did."""
+        started = self._started.get(name)
+        running = 0.0 if started is None else self._clock() - started
+        return self._spent.get(name, 0.0) + running
+
+    def elapsed_all(self) -> dict[str, float]:
+        """Seconds of every timer, in the order in which they first started."""
+        return {name: self.elapsed(name) for name in self._spent}
+
+    def lap_all(self) -> dict[str, float]:
+        """Seconds of every timer since the last call; running ones run on."""
+        now = self.elapsed_all()
+        lap = {name: seconds - self._lapped.get(name, 0.0) for name, seconds in now.items()}
+        self._lapped = now
+        return lap

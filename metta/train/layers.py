@@ -1,0 +1,213 @@
+"""Defaults, a preset, files and the command line as one configuration that knows where it is from."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from metta.errors import ConfigError
+from metta.files import sha256_of
+from metta.train.field_docs import setting_docs
+from metta.train.origins import COMMAND_LINE, DEFAULT, Origin
+from metta.train.presets import find_preset
+from metta.train.problems import Problem, as_error, of_rule, shown
+from metta.train.rules import size_rules
+from metta.train.schema import leaves_of
+from metta.train.settings import (
+    Entry,
+    build_config,
+    changed_paths,
+    entries_of,
+    group_path,
+    leaf_at,
+    place_entries,
+    setting_paths,
+    setting_values,
+    unknown_setting,
+)
+from metta.train.train_config import TrainingConfig
+from metta.train.values import plain_data
+from metta.train.yaml_text import read_inline, read_yaml
+
+__all__ = ["Origin", "Resolved", "config_from_mapping", "resolve"]
+
+History = list[tuple[Any, Origin]]
+"""Values of one setting, from the default on; the last one counts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """A configuration, and who set each of its settings.
+
+    resolved = resolve("cartpole", [Path("my.yaml")], ["lr=1e-3"])
+    print(resolved.explain("lr"))
+    """
+
+    config: TrainingConfig
+    history: Mapping[str, History]
+    """Path -> every value that a layer gave it, lowest layer first, as it was written."""
+    files: Mapping[str, str]
+    """File -> SHA-256 of what was read."""
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """Path -> where its value comes from."""
+        return {path: steps[-1][1] for path, steps in self.history.items()}
+
+    def paths_below(self, name: str) -> list[str]:
+        """The setting of this name, or the settings of the group of this name."""
+        path = setting_paths().get(name)
+        if path is not None:
+            return [path]
+        group = group_path(name)
+        if group is None:
+            raise as_error([unknown_setting(Entry(name, None, None))])
+        return [path for path in self.history if not group or path.startswith(f"{group}.")]
+
+    def explain(self, name: str) -> str:
+        """A setting's value, who set it, what that overrode, and what may stand there.
+
+        A group explains all of its settings.
+        """
+        return "\n\n".join(self._explain_one(path) for path in self.paths_below(name))
+
+    def _explain_one(self, path: str) -> str:
+        leaf, steps = leaf_at(path), self.history[path]
+        value = setting_values(self.config)[path]
+        lines = [f"{path} = {shown(value)}", f"  set by: {steps[-1][1]}"]
+        lines += [f"  overrides: {shown(old)} ({origin})" for old, origin in reversed(steps[:-1])]
+        return "\n".join(
+            [
+                *lines,
+                f"  meaning: {' '.join(setting_docs(TrainingConfig)[path].split())}",
+                f"  allowed: {leaf.words}",
+                f"  default: {shown(leaf.default)}",
+            ]
+        )
+
+    def provenance(self) -> dict[str, Any]:
+        """Every setting with its value, its origin and what it overrode, as JSON-ready data."""
+        values = setting_values(self.config)
+        return {
+            "settings": {
+                path: {
+                    "value": plain_data(values[path], path),
+                    "origin": str(steps[-1][1]),
+                    "overrides": [
+                        {"value": plain_data(value, path), "origin": str(origin)}
+                        for value, origin in reversed(steps[:-1])
+                    ],
+                }
+                for path, steps in self.history.items()
+            },
+            "files": dict(self.files),
+        }
+
+
+def resolve(
+    preset: str | TrainingConfig | None = None,
+    files: Sequence[Path] = (),
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    check_sizes: bool = True,
+) -> Resolved:
+    """Lay files, in their order, and then overrides over a preset; every problem is in one `ConfigError`.
+
+    `preset` is a name, a Gymnasium id, a configuration, or None for the defaults. Overrides are
+    ``name=value`` texts or a mapping. With `check_sizes`, sizes must also fit an environment by id and the
+    agent of the configuration; leave it out for environments or policies of your own.
+    """
+    problems: list[Problem] = []
+    history: dict[str, History] = {
+        path: [(leaf.default, DEFAULT)] for path, leaf in leaves_of(TrainingConfig).items()
+    }
+    digests: dict[str, str] = {}
+    layers = [_preset_layer(preset, problems)]
+    layers += [_file_layer(file, problems, digests) for file in files]
+    layers.append(_override_layer(overrides, problems))
+    for layer in layers:
+        for path, entry in layer.items():
+            history[path].append((entry.value, entry.origin or COMMAND_LINE))
+    values = {path: steps[-1][0] for path, steps in history.items()}
+    origins = {path: steps[-1][1] for path, steps in history.items()}
+    config = build_config(values, origins, problems)
+    broken = size_rules(config) if check_sizes else []
+    if broken:
+        raise as_error([of_rule(rule, origins) for rule in broken])
+    return Resolved(config, history, digests)
+
+
+def config_from_mapping(settings: Mapping[str, Any]) -> TrainingConfig:
+    """A configuration from nested or flat settings, over the defaults."""
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"config: found {shown(settings)}; allowed is a mapping of settings")
+    problems: list[Problem] = []
+    placed = place_entries(entries_of(settings), problems)
+    defaults = {path: leaf.default for path, leaf in leaves_of(TrainingConfig).items()}
+    values = defaults | {path: entry.value for path, entry in placed.items()}
+    return build_config(values, None, problems)
+
+
+Layer = Mapping[str, Entry]
+
+
+def _preset_layer(preset: str | TrainingConfig | None, problems: list[Problem]) -> Layer:
+    if preset is None:
+        return {}
+    if isinstance(preset, TrainingConfig):
+        return _changes(preset, Origin("base config"))
+    try:
+        name, config = find_preset(preset)
+    except ConfigError as error:
+        problems.append(Problem(str(error)))
+        return {}
+    # an environment without a preset is all that such a name says
+    return _changes(config, Origin(f"preset {name}") if name else COMMAND_LINE)
+
+
+def _changes(config: TrainingConfig, origin: Origin) -> Layer:
+    values = setting_values(config)
+    return {
+        path: Entry(path, values[path], origin) for path in values if path in changed_paths(config)
+    }
+
+
+def _file_layer(path: Path, problems: list[Problem], digests: dict[str, str]) -> Layer:
+    try:
+        settings = read_yaml(path)
+    except ConfigError as error:
+        problems.append(Problem(str(error)))
+        return {}
+    if path.is_file():
+        digests[str(path)] = sha256_of(path)
+    return place_entries(entries_of(settings, Origin(str(path))), problems)
+
+
+def _override_layer(overrides: Mapping[str, Any] | Sequence[str], problems: list[Problem]) -> Layer:
+    if isinstance(overrides, Mapping):
+        return place_entries(entries_of(overrides, COMMAND_LINE), problems)
+    entries: dict[str, Entry] = {}
+    for pair in overrides:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            problems.append(
+                Problem(
+                    f"{shown(pair)} is not a setting; write NAME=VALUE, e.g. learning_rate=1e-3"
+                )
+            )
+            continue
+        name = name.replace("-", "_")
+        entries[name] = Entry(name, _inline(name, text, problems), COMMAND_LINE)
+    return place_entries(entries.values(), problems)
+
+
+def _inline(name: str, text: str, problems: list[Problem]) -> Any:
+    """Lists and mappings are written as in YAML; for every other setting the text is taken as it is."""
+    path = setting_paths().get(name)
+    if path is None or leaf_at(path).kind not in (tuple, dict):
+        return text
+    try:
+        return read_inline(text)
+    except ConfigError as error:
+        problems.append(Problem(f"{path}: {error}"))
+        return leaf_at(path).default

@@ -1,0 +1,92 @@
+"""Rules over several settings: sizes that must divide each other, with the nearest sizes that do."""
+
+from typing import TYPE_CHECKING
+
+from metta.errors import ConfigError
+from metta.train.batch_sizing import check_minibatch_size, nearest_divisors
+from metta.train.problems import BrokenRule
+
+if TYPE_CHECKING:
+    from metta.train.train_config import RolloutConfig, TrainingConfig
+
+__all__ = ["group_rules", "is_recurrent", "size_rules"]
+
+_RECURRENT = ("lstm", "gru")
+_LARGEST_BATCH = 10**12
+
+
+def group_rules(rollout: "RolloutConfig") -> list[BrokenRule]:
+    """Whether environments split into equal groups; paths are those below a trainer."""
+    envs, groups = rollout.num_envs, rollout.num_groups
+    if envs % groups == 0:
+        return []
+    legal = groups * max(1, round(envs / groups))
+    text = f"num_envs={envs} does not split into num_groups={groups} equal groups; try num_envs={legal}"
+    return [BrokenRule(("rollout.num_envs", "rollout.num_groups"), text)]
+
+
+def is_recurrent(config: "TrainingConfig") -> bool:
+    """Whether the agent that `config` describes has a recurrent core."""
+    return config.agent.core != "none" or config.agent.name in _RECURRENT
+
+
+def size_rules(config: "TrainingConfig") -> list[BrokenRule]:
+    """Sizes that do not fit, for an environment by id (one row each) and the configured agent.
+
+    An environment or a policy object of one's own may have other rows or no core, so these rules are no
+    part of the configuration itself.
+    """
+    if config.trainer.rollout.auto_batch:  # most sizes are not chosen yet
+        return []
+    return (
+        _extent_rules(config)
+        or _segment_rules(config)
+        or [*_minibatch_rules(config), *_worker_rules(config)]
+    )
+
+
+def _extent_rules(config: "TrainingConfig") -> list[BrokenRule]:
+    horizon, envs = config.trainer.rollout.horizon, config.trainer.rollout.num_envs
+    if horizon * envs <= _LARGEST_BATCH:
+        return []
+    text = (
+        f"a rollout of horizon={horizon} x num_envs={envs} steps fits no machine; lower one of them"
+    )
+    return [BrokenRule(("trainer.rollout.horizon", "trainer.rollout.num_envs"), text)]
+
+
+def _segment_rules(config: "TrainingConfig") -> list[BrokenRule]:
+    horizon, segment = config.trainer.rollout.horizon, config.trainer.rollout.bptt_horizon
+    if not is_recurrent(config) or segment >= horizon or horizon % segment == 0:
+        return []
+    legal = " or ".join(str(size) for size in nearest_divisors(horizon, segment))
+    text = (
+        f"bptt_horizon={segment} does not divide the horizon of {horizon}; try bptt_horizon={legal}"
+    )
+    return [BrokenRule(("trainer.rollout.bptt_horizon", "trainer.rollout.horizon"), text)]
+
+
+def _minibatch_rules(config: "TrainingConfig") -> list[BrokenRule]:
+    rollout, size = config.trainer.rollout, config.trainer.ppo.minibatch_size
+    segment = min(rollout.bptt_horizon, rollout.horizon) if is_recurrent(config) else 1
+    try:
+        check_minibatch_size(
+            size, horizon=rollout.horizon, rows=rollout.num_envs, segment_length=segment
+        )
+    except ConfigError as error:
+        paths = ("ppo.minibatch_size", "rollout.horizon", "rollout.num_envs")
+        return [BrokenRule(tuple(f"trainer.{path}" for path in paths), str(error))]
+    return []
+
+
+def _worker_rules(config: "TrainingConfig") -> list[BrokenRule]:
+    rollout = config.trainer.rollout
+    per_group = rollout.num_envs // rollout.num_groups
+    if rollout.num_workers <= per_group:
+        return []
+    text = (
+        f"num_workers={rollout.num_workers}, but each of the {rollout.num_groups} group(s) has only "
+        f"{per_group} environments, and every worker needs one of each; try num_workers={per_group} or "
+        f"num_envs={rollout.num_groups * rollout.num_workers}"
+    )
+    return [BrokenRule(("trainer.rollout.num_workers", "trainer.rollout.num_envs"), text)]
