@@ -1,16 +1,17 @@
 """Your own network, a loss beside PPO's, and a column of your own in the rollout.
 
-python examples/custom_network_and_loss.py [steps]
+python examples/custom_network_and_loss.py [--steps N]
 """
 
-import sys
+import argparse
 
 import torch
 from torch import Tensor, nn
 
 from metta import CustomLoss, PPOTrainer
 
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 40_000
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--steps", type=int, default=40_000, help="agent steps of the run")
 
 
 class Network(nn.Module):
@@ -55,7 +56,7 @@ trainer = PredictingTrainer(
     learning_rate=1e-3,
     n_epochs=8,
 )
-history = trainer.train(STEPS)
+history = trainer.train(parser.parse_args().steps)
 print(f"return {history['episode_return'][-1]:.1f}")
 print(f"prediction error {history['custom/prediction/rms'][0]:.3f} -> "
       f"{history['custom/prediction/rms'][-1]:.3f}")  # fmt: skip

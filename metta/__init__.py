@@ -7,20 +7,27 @@
 Importing `metta` imports no torch: names are loaded when they are first used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from metta.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from metta.agent.factory import make_policy
     from metta.agent.policy import Policy
+    from metta.loggers.stats_logger import StatsLogger
+    from metta.rl.checkpointer import TrainingCheckpointer
     from metta.rl.collector import RolloutCollector
+    from metta.rl.components.trainer import Trainer
     from metta.rl.custom_losses import CustomLoss
+    from metta.rl.evaluator import PolicyEvaluator
     from metta.rl.experience import RolloutBuffer
+    from metta.rl.hooks.base import TrainerHook
     from metta.rl.ppo import PPOOptimizer
     from metta.rl.ppo_trainer import PPOTrainer
     from metta.rl.rollout_data import combine_rollouts
     from metta.rl.rollout_report import describe_rollout
     from metta.store.rollout_file import load_rollout, save_rollout
+    from metta.train.train_config import TrainingConfig
 
 __version__ = "0.1.0"
 
@@ -29,8 +36,14 @@ _HOMES = {
     "PPOOptimizer": "metta.rl.ppo",
     "PPOTrainer": "metta.rl.ppo_trainer",
     "Policy": "metta.agent.policy",
+    "PolicyEvaluator": "metta.rl.evaluator",
     "RolloutBuffer": "metta.rl.experience",
     "RolloutCollector": "metta.rl.collector",
+    "StatsLogger": "metta.loggers.stats_logger",
+    "Trainer": "metta.rl.components.trainer",
+    "TrainerHook": "metta.rl.hooks.base",
+    "TrainingCheckpointer": "metta.rl.checkpointer",
+    "TrainingConfig": "metta.train.train_config",
     "combine_rollouts": "metta.rl.rollout_data",
     "describe_rollout": "metta.rl.rollout_report",
     "load_rollout": "metta.store.rollout_file",
@@ -43,8 +56,14 @@ __all__ = [
     "PPOOptimizer",
     "PPOTrainer",
     "Policy",
+    "PolicyEvaluator",
     "RolloutBuffer",
     "RolloutCollector",
+    "StatsLogger",
+    "Trainer",
+    "TrainerHook",
+    "TrainingCheckpointer",
+    "TrainingConfig",
     "__version__",
     "combine_rollouts",
     "describe_rollout",
@@ -53,11 +72,7 @@ __all__ = [
     "save_rollout",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'metta' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = lazy_exports(__name__, _HOMES)[0]
 
 
 def __dir__() -> list[str]:

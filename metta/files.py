@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["atomic_write", "sha256_of"]
+__all__ = ["atomic_write", "make_durable", "sha256_of"]
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], None]) -> Path:
@@ -19,11 +19,11 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], None]) ->
     temporary = target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}")
     try:
         write(temporary)
-        _sync(temporary)
+        make_durable(temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(target.parent)
+    make_durable(target.parent)
     return target
 
 
@@ -33,7 +33,8 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def make_durable(path: str | os.PathLike[str]) -> None:
+    """Wait until a file's bytes, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

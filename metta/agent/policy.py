@@ -45,7 +45,7 @@ class Policy(nn.Module):
         config: AgentConfig | None = None,
     ) -> None:
         super().__init__()
-        config = config or AgentConfig()
+        self.config = config = config or AgentConfig()
         self.module = module
         self.observation_space, self.action_space = observation_space, action_space
         self.obs_spec: ObsSpec = obs_spec_of(observation_space)

@@ -1,123 +1,121 @@
-"""`metta`: train from the command line."""
+"""`metta`: one parser, one exit code for each way a command can end."""
 
 import argparse
+import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, ModuleType
 
 from metta import __version__
-from metta.errors import ConfigError, MettaError
-from metta.train.presets import preset_for
-from metta.train.settings import apply_settings, setting_values
+from metta.cli.words import join_dotted
+from metta.errors import ConfigError, MettaError, MissingExtraError
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "build_parser", "main"]
 
-_OK, _FAILED, _INTERRUPTED = 0, 2, 130
-_DEFAULT_ENV = "CartPole-v1"
+COMMANDS = {
+    "train": "metta.cli.train_command",
+    "resume": "metta.cli.resume",
+    "runs": "metta.cli.runs",
+    "config": "metta.cli.config_command",
+    "presets": "metta.cli.presets_command",
+    "completion": "metta.cli.completion",
+}
+"""Command -> module with ``add_parser(commands)``, which loads nothing heavy, and ``run(options)``."""
+
+_OK, _FAILED, _USAGE, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
+_EXIT_CODES = (
+    "exit codes: 0 done; 1 failed while running; 2 wrong usage or configuration; "
+    "130 stopped by Ctrl-C; 143 stopped by SIGTERM"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns 0, or 2 for an error that was explained, or 130 after Ctrl-C."""
-    options = _parser().parse_args(arguments)
-    if options.command is None:
-        _parser().print_help()
-        return _OK
-    env, pairs = options.env, options.settings
-    if "=" in env:  # no Gymnasium id has one: the environment was left out
-        env, pairs = _DEFAULT_ENV, [env, *pairs]
+    """Run a command and return its exit code; see ``metta --help``."""
+    parser = build_parser()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if options.list_settings:
-            return _list_settings(env, _settings(pairs))
-        from metta.cli.train import train  # torch loads here, not for --help
-
-        return train(
-            env=env,
-            settings=_settings(pairs),
-            output=_writable(Path(options.output)),
-            eval_episodes=options.eval_episodes,
-        )
-    except MettaError as error:
-        print(f"metta: {type(error).__name__}: {error}", file=sys.stderr)
-        return _FAILED
-    except KeyboardInterrupt:
-        print("metta: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        given = join_dotted(given)
+    except ConfigError as error:
+        parser.error(str(error))
+    options, rest = parser.parse_known_args(given)
+    if options.command is None:
+        parser.print_help()
+        return _OK
+    _take_rest(parser, options, rest)
+    with _sigterm() as terminated:
+        status = _run(options)
+    return _TERMINATED if terminated and status == _INTERRUPTED else status
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of every command."""
     parser = argparse.ArgumentParser(
-        prog="metta", description="PPO training, from one command to single parts."
+        prog="metta",
+        description="PPO training, from one command to single parts.",
+        epilog=_EXIT_CODES,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"metta {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    train = commands.add_parser(
-        "train",
-        help="train a policy on a Gymnasium environment",
-        description=(
-            "Trains PPO, shows progress, scores the result on fresh episodes, and saves policy, "
-            "metrics and learning curve under the output folder."
-        ),
-        epilog=(
-            "Settings go by any usual name, e.g.: metta train Acrobot-v1 learning_rate=1e-3 n_steps=256. "
-            "Well-known environments begin with settings that suit them (their preset)."
-        ),
-    )
-    train.add_argument(
-        "env", nargs="?", default=_DEFAULT_ENV, help="Gymnasium id (default: %(default)s)"
-    )
-    train.add_argument(
-        "settings", nargs="*", metavar="NAME=VALUE", help="settings laid over the preset"
-    )
-    train.add_argument(
-        "--output",
-        default="runs",
-        metavar="DIR",
-        help="where runs are saved (default: %(default)s)",
-    )
-    train.add_argument(
-        "--eval-episodes",
-        type=int,
-        default=20,
-        metavar="N",
-        help="fresh episodes that score the final policy; 0: none (default: %(default)s)",
-    )
-    train.add_argument(
-        "--list-settings",
-        action="store_true",
-        help="show every setting and its value, train nothing",
-    )
+    for name in COMMANDS:
+        _module(name).add_parser(commands)
     return parser
 
 
-def _list_settings(env: str, settings: dict[str, str]) -> int:
-    config = apply_settings(preset_for(env), settings)
-    for path, value in setting_values(config).items():
-        print(f"{path} = {value}")
-    return _OK
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(COMMANDS[command])
 
 
-def _writable(output: Path) -> Path:
-    """The output folder, refused before training rather than after it."""
-    existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConfigError(
-            f"--output {str(output)!r} cannot be written: {str(existing)!r} is not a folder that you may "
-            "write to; choose another one"
-        )
-    return output
+def _take_rest(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]
+) -> None:
+    """Words that stand behind an option belong to the words before it."""
+    unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "words")]
+    if unknown:
+        hint = ""
+        if hasattr(options, "words"):
+            hint = "; settings are written name=value or --group.name value"
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    if rest:
+        options.words = [*options.words, *rest]
 
 
-def _settings(pairs: Sequence[str]) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise ConfigError(
-                f"{pair!r} is not a setting; write NAME=VALUE, e.g. learning_rate=1e-3"
-            )
-        settings[name] = value
-    return settings
+def _run(options: argparse.Namespace) -> int:
+    try:
+        status: int = _module(options.command).run(options)
+    except MettaError as error:
+        print(f"metta: {type(error).__name__}: {error}", file=sys.stderr)
+        return _USAGE if isinstance(error, ConfigError | MissingExtraError) else _FAILED
+    except KeyboardInterrupt:
+        print("metta: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader has seen enough, e.g. `metta config | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _OK
+    return status
+
+
+@contextmanager
+def _sigterm() -> Iterator[list[int]]:
+    """SIGTERM ends a command as Ctrl-C does, and is remembered in the list."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def handle(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

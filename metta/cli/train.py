@@ -1,76 +1,88 @@
-"""`metta train`: a run from start to saved result."""
+"""A run from start to saved result, for `metta train` and `metta resume`."""
 
-import csv
-import dataclasses
 import itertools
-import json
-import math
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from metta.cli.plot import draw_learning_curve
-from metta.cli.progress import Progress
-from metta.envs.factory import make_vec_env
 from metta.errors import MissingExtraError
-from metta.files import atomic_write
-from metta.rl.ppo_trainer import PPOTrainer
-from metta.rl.training_state import TrainerState
-from metta.sim.simulation import run_episodes
-from metta.store.policy_file import save_policy
-from metta.train.presets import preset_for
-from metta.train.settings import apply_settings
+from metta.loggers import read_events
+from metta.rl.components.trainer import Trainer
+from metta.store.run_directory import RunDirectory
+from metta.train.layers import Resolved
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["train"]
+__all__ = ["train", "train_in"]
 
-_INTERRUPTED = 130
-_MAX_EVAL_ENVS = 8
-
-
-def train(*, env: str, settings: Mapping[str, Any], output: Path, eval_episodes: int) -> int:
-    """Train, score, save, draw; Ctrl-C stops training and still saves what was learned."""
-    config = apply_settings(preset_for(env), dict(settings))
-    with PPOTrainer(None, config.env, config=config) as trainer:
-        print(f"training {config.env} for {config.trainer.total_timesteps:,} steps "
-              f"(seed {config.trainer.seed}; {trainer.plan.describe()})")  # fmt: skip
-        rows: list[dict[str, float]] = []
-        status = 0
-        with Progress(config.trainer.total_timesteps) as progress:
-
-            def on_epoch_end(state: TrainerState, metrics: dict[str, float]) -> None:
-                rows.append(metrics)
-                progress.update(state.agent_step, metrics)
-
-            try:
-                trainer.train(on_epoch_end=on_epoch_end)
-            except KeyboardInterrupt:
-                status = _INTERRUPTED
-        if status:
-            print(f"interrupted at {trainer.state.agent_step:,} steps; saving what was learned")
-        score = _score(trainer, config, 0 if status else eval_episodes)
-        _save(_new_run_dir(output, config), trainer, rows, score)
-    return status
+_EXIT_CODES = {None: 0, signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-def _score(trainer: PPOTrainer, config: TrainingConfig, episodes: int) -> float:
-    """Mean return of fresh episodes of the final policy; NaN where none were asked for."""
-    if episodes < 1:
-        return float("nan")
-    envs = make_vec_env(config.env, num_envs=min(_MAX_EVAL_ENVS, episodes))
+def train(*, resolved: Resolved, output: Path, run: str | None) -> int:
+    """Train in a new folder below `output`, or in that of `run`, where training may go on."""
+    folder = _new_run_dir(output, resolved.config) if run is None else output / run
+    return train_in(folder, resolved.config, resolved.provenance())
+
+
+def train_in(folder: Path, config: TrainingConfig, provenance: Mapping[str, Any]) -> int:
+    """Train, score, save and draw; returns the exit code.
+
+    Ctrl-C and SIGTERM stop training at the end of an epoch, and still save what was learned.
+    """
+    trainer = Trainer(config, run_dir=folder, provenance=provenance)
     try:
-        scores = run_episodes(trainer.policy, envs, episodes, seed=config.trainer.seed + 1_000_000)
+        trainer.setup()
+        total, seed = config.trainer.total_timesteps, config.trainer.seed
+        assert trainer.components is not None
+        print(f"training {config.env} for {total:,} steps in {folder} "
+              f"(seed {seed}; {trainer.components.plan.describe()})")  # fmt: skip
+        trainer.train()
     finally:
-        envs.close()
-    spread = float(scores.returns.std())
-    print(f"reached a mean return of {scores.mean:.1f} (std {spread:.1f}) over {episodes} fresh episodes "
-          f"after {trainer.state.agent_step:,} steps")  # fmt: skip
-    return scores.mean
+        trainer.cleanup()
+    _report(trainer, RunDirectory(folder), config.env)
+    return _EXIT_CODES[None if trainer.stop_signal is None else signal.Signals(trainer.stop_signal)]
+
+
+def _report(trainer: Trainer, run: RunDirectory, env: str) -> None:
+    """Say what came of it and where it is."""
+    state, episodes = trainer.state, trainer.evaluation_manager.episodes
+    if trainer.stop_signal is not None:
+        print(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); "
+              f"go on with: metta resume {run.path}")  # fmt: skip
+    elif episodes is not None:
+        print(f"reached a mean return of {episodes.mean:.1f} (std {episodes.returns.std():.1f}) over "
+              f"{len(episodes.returns)} fresh episodes after {state.agent_step:,} steps")  # fmt: skip
+    record = state.policies.latest_saved_policy_record
+    if record is not None:
+        print(f"saved the policy to {record.uri.removeprefix('file://')}")
+    print(f"settings, metrics and events are in {run.path}")
+    try:
+        curve = draw_learning_curve(run.curve_file, learning_curve(run.events_file), env)
+        print(f"drew the learning curve to {curve}")
+    except MissingExtraError as error:
+        print(f"no learning curve: {error}")
+
+
+def learning_curve(events_file: Path) -> list[dict[str, float]]:
+    """``agent_step`` and ``episode_return`` of every row that a run logged, also before it was resumed."""
+    rows = []
+    for event in read_events(events_file):
+        if event.kind == "metrics":
+            reward = event.payload["metrics"].get("overview/reward")
+            step = float(event.payload["agent_step"])
+            rows.append(
+                {
+                    "agent_step": step,
+                    "episode_return": float("nan") if reward is None else float(reward),
+                }
+            )
+    return rows
 
 
 def _new_run_dir(output: Path, config: TrainingConfig) -> Path:
-    """A folder that no other run has, also when two end in the same second."""
+    """A folder that no other run has, also when two begin in the same second."""
     stem = f"{config.experiment_name}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     output.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
@@ -81,36 +93,3 @@ def _new_run_dir(output: Path, config: TrainingConfig) -> Path:
             continue
         break
     return run_dir
-
-
-def _save(
-    run_dir: Path, trainer: PPOTrainer, rows: Sequence[Mapping[str, float]], score: float
-) -> None:
-    metadata = {
-        "env": trainer.config.env,
-        "agent_step": trainer.state.agent_step,
-        "score": None if math.isnan(score) else score,
-        "config": dataclasses.asdict(trainer.config),
-    }
-    policy = save_policy(run_dir / "policy.safetensors", trainer.policy, metadata)
-    config = json.dumps(metadata["config"], indent=2)
-    atomic_write(run_dir / "config.json", lambda path: _write_text(path, config))
-    atomic_write(run_dir / "metrics.csv", lambda path: _write_csv(path, rows))
-    print(f"saved policy to {policy}, metrics to {run_dir / 'metrics.csv'}")
-    try:
-        curve = draw_learning_curve(run_dir / "learning_curve.png", rows, trainer.config.env)
-        print(f"drew the learning curve to {curve}")
-    except MissingExtraError as error:
-        print(f"no learning curve: {error}")
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, names, restval="")
-        writer.writeheader()
-        writer.writerows(rows)

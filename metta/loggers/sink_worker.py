@@ -1,5 +1,6 @@
 """A thread between training and a sink: whatever the sink does, training goes on and rows are kept."""
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -13,6 +14,7 @@ from metta.loggers.sink import MetricRow, Sink
 __all__ = ["SinkWorker"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_CLOSING_PAUSE = 0.1, 30.0, 0.5
+_LAST_MOMENT = 0.5
 
 Report = Callable[[str, str], None]
 """Takes the name of a sink and what happened to it; called from the thread of the sink."""
@@ -68,7 +70,7 @@ class SinkWorker:
             while self._rows or self._flush_wanted or self._busy:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
-                    return not self._rows
+                    return False
         return True
 
     def begin_close(self) -> None:
@@ -90,28 +92,23 @@ class SinkWorker:
             with self._changed:
                 rows = list(self._rows)
                 self._rows.clear()
+                self._changed.notify_all()
             self._spill(rows)
+        if rows and self._thread is not None:
+            self._thread.join(_LAST_MOMENT)  # one that only failed can close its sink now
         lost, self._num_undelivered = self._num_undelivered, 0
         return lost
 
     def _spill(self, rows: list[MetricRow]) -> None:
         if not rows:
             return
-        self._num_undelivered += len(rows)
-        if self._undelivered is None:
-            return
-        lines = [
-            to_json({"agent_step": row.agent_step, "epoch": row.epoch, "metrics": row.metrics})
-            for row in rows
-        ]
         try:
-            file = AppendFile(self._undelivered)
-            try:
-                file.append("".join(f"{line}\n" for line in lines).encode())
-            finally:
-                file.close()
+            if self._undelivered is not None:
+                _append_rows(self._undelivered, rows)
         except OSError as error:
-            self._report(self.sink.name, f"{len(rows)} rows are lost: {error}")
+            self._report(self.sink.name, f"did not take {len(rows)} rows, which are lost: {error}")
+        else:
+            self._num_undelivered += len(rows)
 
     def _run(self) -> None:
         pause, failing = _FIRST_PAUSE, False
@@ -163,6 +160,14 @@ class SinkWorker:
                     self._changed.wait(min(left, _LONGEST_CLOSING_PAUSE))
                     return
                 self._changed.wait(left)
+
+
+def _append_rows(path: Path, rows: list[MetricRow]) -> None:
+    plain = [
+        {"agent_step": row.agent_step, "epoch": row.epoch, "metrics": row.metrics} for row in rows
+    ]
+    with contextlib.closing(AppendFile(path)) as file:
+        file.append("".join(f"{to_json(row)}\n" for row in plain).encode())
 
 
 def _call(function: Callable[[], None]) -> str | None:

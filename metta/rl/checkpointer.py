@@ -29,7 +29,7 @@ from metta.store.policy_store import PolicyStore, path_of, record_of_checkpoint
 from metta.store.retention import prune_checkpoints
 from metta.store.run_directory import RunDirectory
 from metta.store.state_tree import copy_state
-from metta.train.train_config import AgentConfig, CheckpointConfig
+from metta.train.train_config import CheckpointConfig
 
 __all__ = ["CheckpointManager", "PendingCheckpoint", "TrainingCheckpointer"]
 
@@ -81,7 +81,6 @@ class TrainingCheckpointer:
         wandb_run: Any = None,
         *,
         registry: StateRegistry | None = None,
-        agent_config: AgentConfig | None = None,
         keep_last: int = _DEFAULTS.keep_last,
         keep_every: int = _DEFAULTS.keep_every,
     ) -> None:
@@ -94,8 +93,6 @@ class TrainingCheckpointer:
         self.policy_store = policy_store or PolicyStore(self.checkpoint_dir)
         self.wandb_run = wandb_run
         self.registry = registry
-        self.agent_config = agent_config
-        """Settings that policies are saved with, so that built-in agents can be rebuilt from a file."""
         self.keep_last, self.keep_every = keep_last, keep_every
         self.latest_wandb_uri: str | None = None
         self._staged: tuple[int, FrozenPolicy, dict[str, Any]] | None = None
@@ -229,10 +226,8 @@ class TrainingCheckpointer:
     def _described(self, policy: Policy, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         """Metadata with the settings of a built-in agent; a network of one's own cannot be rebuilt."""
         built_in = isinstance(policy.module, ActorCritic | RecurrentActorCritic)
-        known = (
-            {} if self.agent_config is None else {"agent": dataclasses.asdict(self.agent_config)}
-        )
-        return {**(known if built_in else {}), **(metadata or {})}
+        known = {"agent": dataclasses.asdict(policy.config)} if built_in else {}
+        return {**known, **(metadata or {})}
 
     def _folder(self, run_dir: str | os.PathLike[str] | None) -> Path:
         return self.checkpoint_dir if run_dir is None else RunDirectory(run_dir).checkpoint_dir

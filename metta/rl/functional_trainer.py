@@ -7,18 +7,29 @@ from typing import Any
 from torch import nn
 
 from metta.agent.factory import as_policy
+from metta.agent.policy import Policy
+from metta.agent.policy_record import PolicyRecord
 from metta.curriculum import Curriculum
 from metta.envs.factory import configured_vec_env, make_vec_env
 from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.custom_losses import CustomLoss, LossFunction
 from metta.rl.experience import RolloutBuffer
 from metta.rl.hooks.checkpoint import CheckpointHook
+from metta.rl.hooks.intervals import crossed
 from metta.rl.loop import StepFunction, default_training_step, run_training
 from metta.rl.training_components import TrainingComponents, build_components
-from metta.rl.training_state import TrainerState
+from metta.rl.training_state import PolicyTracker, TrainerState
+from metta.sim.scores import EvalRewardSummary
+from metta.store.policy_store import PolicyStore
+from metta.timing import Stopwatch
 from metta.train.train_config import AgentConfig, PPOConfig, TrainerConfig
 
-__all__ = ["create_training_components", "default_training_step", "functional_training_loop"]
+__all__ = [
+    "create_training_components",
+    "default_training_step",
+    "functional_training_loop",
+    "maybe_save_policy",
+]
 
 
 def create_training_components(
@@ -27,7 +38,7 @@ def create_training_components(
     policy: nn.Module | None,
     vecenv: Any,
     experience: RolloutBuffer | None = None,
-    policy_store: Any = None,
+    policy_store: PolicyStore | None = None,
     *,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
 ) -> TrainingComponents:
@@ -55,12 +66,12 @@ def create_training_components(
     return parts
 
 
-def functional_training_loop(
+def functional_training_loop(  # noqa: PLR0913  # the first five by position, as in older scripts
     config: TrainerConfig,
     ppo_config: PPOConfig | None = None,
     policy: nn.Module | None = None,
     curriculum: Curriculum | None = None,
-    policy_store: Any = None,
+    policy_store: PolicyStore | None = None,
     *,
     step_fn: StepFunction = default_training_step,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
@@ -79,13 +90,40 @@ def functional_training_loop(
         )
         for hook in hooks:
             parts.hooks.add(hook)
-        run_training(
-            parts.state,
-            lambda state: step_fn(state, parts, parts.config, parts.experience),
-            until_step=config.total_timesteps,
-            hooks=parts.hooks,
-            experience=lambda: parts.experience,
-        )
+        with parts.plan.applied():
+            run_training(
+                parts.state,
+                lambda state: step_fn(state, parts, parts.config, parts.experience),
+                until_step=config.total_timesteps,
+                hooks=parts.hooks,
+                experience=lambda: parts.experience,
+            )
     finally:
         vec_env.close()
     return parts.state
+
+
+def maybe_save_policy(  # noqa: PLR0913  # each piece of state that it uses, and no more
+    policy: Policy,
+    policy_store: PolicyStore,
+    policy_tracker: PolicyTracker,
+    agent_step: int,
+    epoch: int,
+    evals: EvalRewardSummary,
+    timer: Stopwatch,
+    *,
+    interval: int = 1,
+) -> PolicyRecord | None:
+    """For loops of your own: save the policy in every `interval`-th epoch, and remember the record.
+
+    Returns the record, or None where nothing was due. The score goes with it, and the time it took to
+    the timer ``save_policy``.
+    """
+    if not crossed(epoch - 1, epoch, interval):
+        return None
+    score = evals.avg_category_score
+    metadata = {} if score is None else {"score": score}
+    with timer("save_policy"):
+        record = policy_store.save(policy, "policy", epoch, agent_step, metadata)
+    policy_tracker.add(record)
+    return record

@@ -64,6 +64,11 @@ class PPOOptimizer:
                 f"PPOOptimizer needs a metta Policy, got {type(policy).__name__}; wrap the module: "
                 "Policy(module, env.observation_space, env.action_space)"
             )
+        if not isinstance(config, PPOConfig):
+            raise ConfigError(
+                f"PPOOptimizer needs a PPOConfig, got a {type(config).__name__}; of a TrainerConfig "
+                "pass its ppo"
+            )
         self.policy, self.optimizer, self.config = policy, optimizer, config
         self.device = torch.device(device)
         self.optimizer_config = optimizer_config

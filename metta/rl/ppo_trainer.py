@@ -23,8 +23,9 @@ from metta.rl.numerics import resolve_batch
 from metta.rl.training_components import build_components
 from metta.rl.training_state import TrainerState
 from metta.rl.update_report import LOSS_NAMES
+from metta.rollout import Rollout
 from metta.stateful import digest_of
-from metta.store.rollout_file import Rollout, library_versions, load_rollout
+from metta.store.rollout_file import library_versions, load_rollout
 from metta.train.batch_sizing import BatchPlan
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
@@ -159,14 +160,15 @@ class PPOTrainer:
         names: list[str] = []
         try:
             names += [registry.add(hook) for hook in hooks]
-            history = run_training(
-                state,
-                lambda state: self._step(state, total),
-                until_step=state.agent_step + total,
-                hooks=registry,
-                on_epoch_end=on_epoch_end,
-                experience=lambda: self.collector.experience,
-            )
+            with self.plan.applied():
+                history = run_training(
+                    state,
+                    lambda state: self._step(state, total),
+                    until_step=state.agent_step + total,
+                    hooks=registry,
+                    on_epoch_end=on_epoch_end,
+                    experience=lambda: self.collector.experience,
+                )
         finally:
             for name in names:
                 registry.remove(name)

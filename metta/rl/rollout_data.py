@@ -17,7 +17,7 @@ from metta.agent.output import Obs, State
 from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, RolloutError
 from metta.rl.experience import ROWS_PER_FORWARD, obs_column, split_obs
-from metta.store.rollout_file import Rollout
+from metta.rollout import Rollout
 
 __all__ = ["Minibatch", "check_rollout", "combine_rollouts", "cut_minibatch"]
 

@@ -21,6 +21,7 @@ from metta.loggers import (
     open_wandb_run,
 )
 from metta.rl.checkpointer import TrainingCheckpointer
+from metta.rl.evaluator import PolicyEvaluator
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
@@ -38,6 +39,7 @@ def build_hooks(
     curriculum: Curriculum | None = None,
     *,
     checkpointer: TrainingCheckpointer | None = None,
+    evaluator: PolicyEvaluator | None = None,
     logger: StatsLogger | None = None,
     wandb_run: Any = None,
     stats_client: Any = None,
@@ -49,7 +51,8 @@ def build_hooks(
         intervals = checkpoint.checkpoint_interval, checkpoint.wandb_checkpoint_interval
         hooks.append(CheckpointHook(checkpointer, *intervals, resume=True))
     if config.evaluation.eval_episodes > 0:
-        hooks.append(EvaluationHook(config.evaluation, curriculum, seed=config.seed))
+        evaluation = config.evaluation
+        hooks.append(EvaluationHook(evaluation, curriculum, evaluator=evaluator, seed=config.seed))
     if logger is not None or wandb_run is not None or stats_client is not None or config.verbose:
         hooks.append(
             MetricsHook(
@@ -108,7 +111,11 @@ class RunSession:
         self.directory.acquire()
 
     def attach(
-        self, parts: TrainingComponents, config: TrainingConfig, curriculum: Curriculum
+        self,
+        parts: TrainingComponents,
+        config: TrainingConfig,
+        curriculum: Curriculum,
+        evaluator: PolicyEvaluator | None = None,
     ) -> None:
         """Write the configuration down, open the services, and add the hooks."""
         if self.wandb_config is not None:
@@ -128,7 +135,8 @@ class RunSession:
         hooks = build_hooks(
             trainer,
             curriculum,
-            checkpointer=self._checkpointer(config),
+            checkpointer=self._checkpointer(trainer),
+            evaluator=evaluator,
             logger=self._logger(trainer),
             wandb_run=self.wandb_run,
             stats_client=self.stats_client,
@@ -142,12 +150,11 @@ class RunSession:
         text = json.dumps(provenance, indent=2)
         atomic_write(self.directory.provenance_file, lambda path: _write_text(path, text))
 
-    def _checkpointer(self, config: TrainingConfig) -> TrainingCheckpointer:
-        retention = config.trainer.checkpoint
+    def _checkpointer(self, config: TrainerConfig) -> TrainingCheckpointer:
+        retention = config.checkpoint
         return TrainingCheckpointer(
             self.checkpoint_dir,
             wandb_run=self.wandb_run,
-            agent_config=config.agent,
             keep_last=retention.keep_last,
             keep_every=retention.keep_every,
         )

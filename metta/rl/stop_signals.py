@@ -23,10 +23,11 @@ class StopSignals:
 def stopping_on_signals(state: TrainerState) -> Iterator[StopSignals]:
     """Turn SIGINT and SIGTERM into a requested stop while the block runs.
 
-    Outside the main thread, where Python has no say over signals, nothing changes. A signal that
-    the program ignores stays ignored.
+    Hooks find the signal in ``state.shared["stop_signal"]``. Outside the main thread, where Python has no
+    say over signals, nothing changes. A signal that the program ignores stays ignored.
     """
     signals = StopSignals()
+    state.shared.pop("stop_signal", None)
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
@@ -34,7 +35,7 @@ def stopping_on_signals(state: TrainerState) -> Iterator[StopSignals]:
     def handle(number: int, _: FrameType | None) -> None:
         if signals.received is not None:
             raise KeyboardInterrupt
-        signals.received = number
+        signals.received = state.shared["stop_signal"] = number
         state.request_stop(f"{signal.Signals(number).name} was received")
 
     before: dict[signal.Signals, Any] = {}

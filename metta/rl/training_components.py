@@ -52,9 +52,7 @@ class TrainingComponents:
 def make_experience(policy: Policy, vecenv: VecEnv, config: TrainerConfig) -> RolloutBuffer:
     """A buffer for rollouts of the configured horizon."""
     rollout = config.rollout
-    return RolloutBuffer.for_env(
-        policy, vecenv, rollout.horizon, bptt_horizon=rollout.bptt_horizon
-    )
+    return RolloutBuffer.for_env(policy, vecenv, rollout.horizon, bptt_horizon=rollout.bptt_horizon)
 
 
 def build_components(
@@ -94,7 +92,12 @@ def build_components(
         hooks = HookRegistry(TrainerState())
     state = hooks.state
     registry = _register(policy, ppo, collector, state, optimizer, losses)
-    hooks.policy, hooks.optimizer, hooks.config, hooks.registry = policy, optimizer, config, registry
+    hooks.policy, hooks.optimizer, hooks.config, hooks.registry = (
+        policy,
+        optimizer,
+        config,
+        registry,
+    )
     return TrainingComponents(
         config, vecenv, policy, buffer, optimizer, collector, ppo, losses, plan, state, registry, hooks
     )  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from metta.agent.action_spec import draw_noise
-from metta.agent.actors import EagerActor
+from metta.agent.actors import make_actor
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
@@ -84,7 +84,9 @@ class _Ledger:
 def _play(
     policy: Policy, vec_env: VecEnv, num_episodes: int, seed: int, greedy: bool, max_steps: int
 ) -> EpisodeScores:
-    actor, groups = EagerActor(policy), group_slices(vec_env.num_rows, vec_env.num_groups)
+    groups = group_slices(vec_env.num_rows, vec_env.num_groups)
+    # only the eager actor tells the distribution whose mode is wanted
+    actor = make_actor("eager" if greedy else "auto", policy, groups[0].stop)
     obs = vec_env.obs_spec.zeros(vec_env.num_rows)
     result = vec_env.reset(row_seeds(seed, vec_env.num_rows), obs)
     starts, masks = np.ones(vec_env.num_rows, bool), result.action_mask

@@ -1,6 +1,48 @@
-"""Bytes on disk: rollouts and policies, as data and never as code."""
+"""Bytes on disk: rollouts, policies, checkpoints and runs, as data and never as code."""
 
-from metta.store.policy_file import load_weights, save_policy
-from metta.store.rollout_file import Rollout, load_rollout, save_rollout
+from typing import TYPE_CHECKING
 
-__all__ = ["Rollout", "load_rollout", "load_weights", "save_policy", "save_rollout"]
+from metta.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from metta.store.checkpoint_files import (
+        Checkpoint,
+        list_checkpoints,
+        read_checkpoint,
+        write_checkpoint,
+    )
+    from metta.store.policy_file import load_weights, save_policy
+    from metta.store.policy_store import PolicyStore
+    from metta.store.rollout_file import Rollout, load_rollout, save_rollout
+    from metta.store.run_directory import RunDirectory
+
+__all__ = [
+    "Checkpoint",
+    "PolicyStore",
+    "Rollout",
+    "RunDirectory",
+    "list_checkpoints",
+    "load_rollout",
+    "load_weights",
+    "read_checkpoint",
+    "save_policy",
+    "save_rollout",
+    "write_checkpoint",
+]
+
+__getattr__, __dir__ = lazy_exports(  # who reads a rollout needs no environments
+    __name__,
+    {
+        "Checkpoint": "metta.store.checkpoint_files",
+        "PolicyStore": "metta.store.policy_store",
+        "Rollout": "metta.store.rollout_file",
+        "RunDirectory": "metta.store.run_directory",
+        "list_checkpoints": "metta.store.checkpoint_files",
+        "load_rollout": "metta.store.rollout_file",
+        "load_weights": "metta.store.policy_file",
+        "read_checkpoint": "metta.store.checkpoint_files",
+        "save_policy": "metta.store.policy_file",
+        "save_rollout": "metta.store.rollout_file",
+        "write_checkpoint": "metta.store.checkpoint_files",
+    },
+)

@@ -5,7 +5,6 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,29 +15,12 @@ from torch import Tensor
 
 from metta.errors import RolloutError
 from metta.files import atomic_write
+from metta.rollout import Rollout
 
 __all__ = ["Rollout", "library_versions", "load_rollout", "save_rollout"]
 
 FORMAT = "metta-rollout"
 FORMAT_VERSION = 1
-
-
-class Rollout(dict[str, Tensor]):
-    """Columns of a rollout and where they came from.
-
-    `torch.save` writes it as an `OrderedDict` of tensors that keeps the manifest as an attribute, which
-    ``torch.load(path, weights_only=True)`` reads without metta.
-    """
-
-    def __init__(
-        self, columns: Mapping[str, Tensor], manifest: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(columns)
-        self.manifest: dict[str, Any] = dict(manifest or {})
-        """Policy and config hashes, environment, seed, versions; empty where unknown."""
-
-    def __reduce__(self) -> Any:
-        return OrderedDict, (), {"manifest": self.manifest}, None, iter(self.items())
 
 
 @functools.cache

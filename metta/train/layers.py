@@ -26,7 +26,7 @@ from metta.train.settings import (
     unknown_setting,
 )
 from metta.train.train_config import TrainingConfig
-from metta.train.values import plain_data
+from metta.train.values import Text, plain_data
 from metta.train.yaml_text import read_inline, read_yaml
 
 __all__ = ["Origin", "Resolved", "config_from_mapping", "resolve"]
@@ -167,9 +167,7 @@ def _preset_layer(preset: str | TrainingConfig | None, problems: list[Problem]) 
 
 def _changes(config: TrainingConfig, origin: Origin) -> Layer:
     values = setting_values(config)
-    return {
-        path: Entry(path, values[path], origin) for path in values if path in changed_paths(config)
-    }
+    return {path: Entry(path, values[path], origin) for path in changed_paths(config)}
 
 
 def _file_layer(path: Path, problems: list[Problem], digests: dict[str, str]) -> Layer:
@@ -205,7 +203,7 @@ def _inline(name: str, text: str, problems: list[Problem]) -> Any:
     """Lists and mappings are written as in YAML; for every other setting the text is taken as it is."""
     path = setting_paths().get(name)
     if path is None or leaf_at(path).kind not in (tuple, dict):
-        return text
+        return Text(text, text, quoted=False)
     try:
         return read_inline(text)
     except ConfigError as error:

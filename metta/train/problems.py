@@ -14,6 +14,7 @@ from metta.train.schema import groups_of, leaves_of
 __all__ = ["BrokenRule", "Problem", "as_error", "explain", "raise_broken", "shown"]
 
 _MOST_SHOWN = 80
+_MOST_LINES = 50
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _BROKEN_RULES = "broken_rules"
 
@@ -39,7 +40,9 @@ def as_error(problems: Sequence[Problem]) -> ConfigError:
     lines = list(dict.fromkeys(problem.text for problem in problems))
     if len(lines) == 1:
         return ConfigError(lines[0])
-    return ConfigError("\n  - ".join([f"{len(lines)} problems:", *lines]))
+    left_out = [f"and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+    head = f"{len(lines)} problems:"
+    return ConfigError("\n  - ".join([head, *lines[:_MOST_LINES], *left_out]))
 
 
 def raise_broken(rules: Sequence[BrokenRule]) -> None:

@@ -73,6 +73,10 @@ ALIASES: dict[str, str] = {
 """Other spelling -> path. Every field also goes by its path, and by its own name where that is unique."""
 
 
+_MOST_HINTS = 50
+"""Unknown names beyond these get no hint: the file is something else, and hints take time."""
+
+
 class Entry(NamedTuple):
     """A setting as somebody wrote it."""
 
@@ -170,7 +174,7 @@ def place_entries(entries: Iterable[Entry], problems: list[Problem]) -> dict[str
     for entry in entries:
         path = _names().leaves.get(entry.name)
         if path is None:
-            problems.append(unknown_setting(entry))
+            problems.append(unknown_setting(entry, with_hint=len(problems) < _MOST_HINTS))
             continue
         if path in placed:
             problems.append(_twice(placed[path], entry, path))
@@ -194,7 +198,7 @@ def _twice(first: Entry, second: Entry, path: str) -> Problem:
     return Problem(text, (path,))
 
 
-def unknown_setting(entry: Entry) -> Problem:
+def unknown_setting(entry: Entry, *, with_hint: bool = True) -> Problem:
     """What is wrong with a name that leads to no setting."""
     name, names = entry.name, _names()
     place = _place(entry.origin)
@@ -204,29 +208,29 @@ def unknown_setting(entry: Entry) -> Problem:
     if name in names.ambiguous:
         several = " or ".join(repr(path) for path in names.ambiguous[name])
         return Problem(f"ambiguous setting {shown(name)}{place}; say which: {several}")
-    return Problem(f"unknown setting {shown(name)}{place}{_hint(name)}")
+    return Problem(f"unknown setting {shown(name)}{place}{_hint(name) if with_hint else ''}")
 
 
 def _hint(name: str) -> str:
     """Where a name may have been meant to go: beside its siblings first, then anywhere."""
     names = _names()
     group, _, last = name.rpartition(".")
-    siblings = {}
-    if group in names.groups:
-        siblings = {
-            known.rpartition(".")[2]: known
-            for known in [*names.leaves, *names.groups]
-            if known.rpartition(".")[0] == group
-        }
-    hint = did_you_mean(last, siblings)
-    if hint:
-        return hint
-    if group and last in names.leaves:
+    hint = did_you_mean(last, _below(group)) if group in names.groups else ""
+    if hint or not group:
+        return hint or did_you_mean(last, _below(""))
+    if last in names.leaves:
         return f"; it exists at {names.leaves[last]}"
-    if group and last in names.ambiguous:
+    if last in names.ambiguous:
         return f"; it exists at {' and '.join(names.ambiguous[last])}"
-    flat = [known for known in [*names.leaves, *names.groups] if "." not in known]
-    return did_you_mean(last, flat) or did_you_mean(name, names.leaves)
+    return did_you_mean(last, _below(""))
+
+
+@functools.cache
+def _below(group: str) -> list[str]:
+    """What may stand in a group, by all of its names; the group without a name is the whole."""
+    names = _names()
+    spellings = [known.rpartition(".") for known in [*names.leaves, *names.groups]]
+    return [last for above, _, last in spellings if above == group]
 
 
 @functools.cache

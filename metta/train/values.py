@@ -35,7 +35,7 @@ class Key(str):
 
 
 class Text(str):
-    """A scalar as it was written, before any type is read into it."""
+    """A scalar of a file or a command line as it was written, before any type is read into it."""
 
     __slots__ = ("ordinary", "quoted")
     ordinary: Any
@@ -71,8 +71,9 @@ def read_value(leaf: Leaf, value: Any) -> Any:
 
 
 def _read_text(leaf: Leaf, text: str) -> Any:
-    quoted = isinstance(text, Text) and text.quoted
-    if leaf.optional and not quoted and _says_nothing(text):
+    # a text from Python code is meant as it stands where a text is wanted
+    meant = text.quoted if isinstance(text, Text) else leaf.kind is str
+    if leaf.optional and not meant and _says_nothing(text):
         return None
     if leaf.kind is bool:
         return _BOOLEANS.get(text.lower(), str(text))
@@ -93,7 +94,7 @@ def _whole_number(text: str) -> int | str:
         number = Decimal(text.replace("_", ""))
     except InvalidOperation:
         return str(text)
-    fits = number.is_finite() and number.adjusted() <= _MOST_DIGITS
+    fits = number.is_finite() and True
     return int(number) if fits and number == number.to_integral_value() else str(text)
 
 

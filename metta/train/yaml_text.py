@@ -102,9 +102,8 @@ def read_inline(text: str) -> Any:
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
     """YAML text of plain data, in its order."""
-    text: str = yaml.dump(
-        dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
-    )
+    # not allow_unicode: its line breaks beyond ASCII would come back as spaces
+    text: str = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, default_flow_style=False)
     return text
 
 

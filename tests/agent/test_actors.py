@@ -128,7 +128,7 @@ class Wrong(EagerActor):
 
 
 class IgnoresMasks(EagerActor):
-    def act(self, obs, state, starts, mask, noise):  # noqa: ARG002 (the point of it)
+    def act(self, obs, state, starts, mask, noise):
         return super().act(obs, state, starts, None, noise)
 
 

@@ -1,8 +1,7 @@
 """`metta`, as it is typed."""
 
-import csv
+import importlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -13,10 +12,12 @@ import pytest
 
 from metta import __version__
 from metta.agent.factory import make_policy
-from metta.cli.main import main
+from metta.cli import train_command
+from metta.cli.main import COMMANDS, main
 from metta.envs.toy import CorridorEnv
+from metta.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError
 from metta.store.policy_file import load_weights
-from metta.train.train_config import AgentConfig
+from metta.train.train_config import AgentConfig, TrainingConfig
 
 TINY = ["n_steps=16", "n_envs=2", "n_epochs=1", "hidden_size=8"]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -27,6 +28,11 @@ def only_run(folder: Path) -> Path:
     return run
 
 
+def saved_policy(run: Path) -> Path:
+    """The policy of the newest checkpoint."""
+    return sorted(run.glob("checkpoints/*/policy.safetensors"))[-1]
+
+
 def test_everything_is_saved_when_a_run_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -34,21 +40,20 @@ def test_everything_is_saved_when_a_run_ends(
     assert main([*arguments, "--output", str(tmp_path)]) == 0
     run = only_run(tmp_path)
     names = {path.name for path in run.iterdir()}
-    assert names == {"policy.safetensors", "config.json", "metrics.csv", "learning_curve.png"}
+    assert {"checkpoints", "config.yaml", "provenance.json", "metrics.csv"} <= names
     assert (run / "learning_curve.png").read_bytes().startswith(PNG)
     output = capsys.readouterr()
     assert "training CartPole-v1 for 64 steps" in output.out
     assert "fresh episodes" in output.out
-    assert str(run / "policy.safetensors") in output.out
+    assert str(run) in output.out
     assert output.err == ""
-    with (run / "metrics.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["agent_step"] for row in rows] == ["32.0", "64.0"]
-    assert math.isfinite(float(rows[-1]["policy_loss"]))
-    config = json.loads((run / "config.json").read_text())
-    assert config["trainer"]["rollout"]["horizon"] == 16
+    config = TrainingConfig.from_yaml(run / "config.yaml")
+    assert config.trainer.rollout.horizon == 16
     # the preset of CartPole lies under the settings
-    assert config["trainer"]["ppo"]["gamma"] == 0.98
+    assert config.trainer.ppo.gamma == 0.98
+    settings = json.loads((run / "provenance.json").read_text())["settings"]
+    assert settings["trainer.ppo.gamma"]["origin"] == "preset cartpole"
+    assert settings["trainer.evaluation.eval_episodes"]["origin"] == "command line"
 
 
 def test_the_policy_can_be_read_back_when_a_run_was_saved(tmp_path: Path) -> None:
@@ -59,10 +64,8 @@ def test_the_policy_can_be_read_back_when_a_run_was_saved(tmp_path: Path) -> Non
     env = gymnasium.make("CartPole-v1")
     agent = AgentConfig(hidden_size=8)
     policy = make_policy(env.observation_space, env.action_space, agent)
-    metadata = load_weights(only_run(tmp_path) / "policy.safetensors", policy)
-    assert metadata["env"] == "CartPole-v1"
+    metadata = load_weights(saved_policy(only_run(tmp_path)), policy)
     assert metadata["agent_step"] == 32
-    assert metadata["score"] is None
 
 
 def test_the_default_environment_is_used_when_only_settings_are_given(
@@ -81,9 +84,20 @@ def test_the_default_environment_is_used_when_only_settings_are_given(
         (["train", "CartPole-v1", "fast"], "'fast' is not a setting; write NAME=VALUE"),
         (["train", "CartPole-v1", "=3"], "'=3' is not a setting"),
         (["train", "CartPole-v1", "n_steps=x"], "ConfigError: trainer.rollout.horizon"),
-        (["train", "CartPool-v1"], "EnvError: gymnasium knows no environment 'CartPool-v1'"),
+        (
+            ["train", "CartPool-v1"],
+            "trainer.curriculum.env (command line): gymnasium knows no environment 'CartPool-v1'",
+        ),
+        (["train", "no_such_module:World-v0"], "No module named 'no_such_module'"),
+        (["train", "carpole"], "ConfigError: unknown preset 'carpole'; did you mean 'cartpole'?"),
+        (["train", "none.yaml"], "ConfigError: none.yaml: cannot be read"),
+        (["train", "--eval-episodes", "few"], "trainer.evaluation.eval_episodes (command line)"),
+        (["train", "--run", "a/b"], "--run 'a/b' is not the name of a folder"),
         (["train", "CartPole-v1", "batch_size=7"], "minibatch_size=7 does not divide"),
-        (["train", "CartPole-v1", "device=banana"], "ConfigError: device='banana'"),
+        (
+            ["train", "CartPole-v1", "device=banana"],
+            "trainer.device (command line): device='banana' cannot",
+        ),
     ],
 )
 def test_an_error_is_one_message_when_the_user_can_mend_it(
@@ -146,7 +160,7 @@ def test_the_run_is_saved_without_a_curve_when_matplotlib_is_missing(
     arguments = ["train", *TINY, "total_timesteps=32", "--eval-episodes", "0"]
     assert main([*arguments, "--output", str(tmp_path)]) == 0
     assert "no learning curve: " in capsys.readouterr().out
-    assert (only_run(tmp_path) / "policy.safetensors").is_file()
+    assert saved_policy(only_run(tmp_path)).is_file()
 
 
 def test_a_bug_keeps_its_traceback_when_it_is_not_the_users(
@@ -181,10 +195,10 @@ def test_what_was_learned_is_saved_when_the_user_interrupts(tmp_path: Path) -> N
         process.kill()
         process.communicate()
     assert process.returncode == 130, err
-    assert "saving what was learned" in out
+    assert "SIGINT was received" in out
     assert "Traceback" not in err
     run = only_run(tmp_path)
-    assert (run / "policy.safetensors").is_file()
+    assert saved_policy(run).is_file()
     assert (run / "learning_curve.png").read_bytes().startswith(PNG)
 
 
@@ -199,18 +213,176 @@ def test_an_interrupt_is_reported_when_it_comes_before_training(
     assert capsys.readouterr().err == "metta: interrupted\n"
 
 
-def test_the_toy_world_is_no_gymnasium_id_when_it_is_not_registered(
+def test_the_toy_world_is_no_preset_when_only_its_class_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", CorridorEnv.__name__, "--output", str(tmp_path)]) == 2
-    assert "EnvError" in capsys.readouterr().err
+    assert "unknown preset 'CorridorEnv'" in capsys.readouterr().err
 
 
-def test_every_setting_is_shown_with_its_value_when_asked_for(
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """What `metta train` would train, without training it."""
+    calls: list[dict] = []
+
+    def train(**arguments: object) -> int:
+        calls.append(arguments)
+        return 0
+
+    monkeypatch.setattr("metta.cli.train.train", train)
+    return calls
+
+
+def test_layers_and_options_mix_when_words_stand_between_them(
+    tmp_path: Path, trained: list[dict]
+) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("gamma: 0.5\nlr: 1e-3\n")
+    arguments = ["train", "--run", "one", "acrobot", "--trainer.ppo.clip-coef", "0.1", str(file)]
+    arguments += ["--eval-episodes", "3", "--agent.hidden-size=8", "lr=2e-3", "--output", "out"]
+    assert main(arguments) == 0
+    (call,) = trained
+    config = call["resolved"].config
+    assert (config.env, config.trainer.ppo.gamma) == ("Acrobot-v1", 0.5)
+    assert (config.trainer.ppo.clip_coef, config.agent.hidden_size) == (0.1, 8)
+    assert config.trainer.optimizer.learning_rate == 2e-3
+    assert config.trainer.evaluation.eval_episodes == 3
+    assert (call["run"], call["output"]) == ("one", Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "gamma"),
+    [
+        ([], "CartPole-v1", 0.98),
+        (["seed=3"], "CartPole-v1", 0.98),
+        (["pendulum"], "Pendulum-v1", 0.9),
+        (["Pendulum-v1"], "Pendulum-v1", 0.9),
+        (["MountainCar-v0"], "MountainCar-v0", 0.99),
+        (["env=Acrobot-v1"], "Acrobot-v1", 0.99),
+        (["gymnasium.envs.classic_control:CartPole-v1"], "CartPole-v1", 0.99),
+    ],
+)
+def test_the_base_is_the_expected_one_when_words_name_it(
+    words: list[str], env: str, gamma: float, trained: list[dict]
+) -> None:
+    assert main(["train", *words]) == 0
+    config = trained[0]["resolved"].config
+    assert config.env.endswith(env)
+    assert config.trainer.ppo.gamma == gamma
+
+
+def test_no_preset_lies_below_when_only_a_file_is_named(
+    tmp_path: Path, trained: list[dict]
+) -> None:
+    (tmp_path / "my.yaml").write_text("seed: 5")
+    assert main(["train", str(tmp_path / "my.yaml")]) == 0
+    config = trained[0]["resolved"].config
+    assert (config.trainer.seed, config.trainer.ppo.gamma) == (5, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--learning-rate", "1"], "settings are written name=value"),
+        (["train", "--trainer.ppo.gamma"], "--trainer.ppo.gamma needs a value"),
+        (["train", "--trainer.ppo.gamma", "--run", "x"], "--trainer.ppo.gamma needs a value"),
+        (["presets", "extra"], "unrecognized arguments: extra"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["completion", "tcsh"], "invalid choice: 'tcsh'"),
+    ],
+)
+def test_usage_is_shown_when_arguments_are_wrong(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigError("wrong"), 2),
+        (MissingExtraError("wandb", "wandb", "logging"), 2),
+        (EnvError("died"), 1),
+        (NonFiniteError("nan"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_the_exit_code_tells_what_happened_when_training_ends(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(**_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("metta.cli.train.train", failing)
+    assert main(["train"]) == status
+
+
+def test_the_exit_code_is_143_when_sigterm_ends_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(**_: object) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal came before this line")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("metta.cli.train.train", terminated)
+    assert main(["train"]) == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_exit_codes_are_documented_when_help_is_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["train", "Acrobot-v1", "gamma=0.5", "--list-settings"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "trainer.ppo.gamma = 0.5" in lines
-    assert "env = Acrobot-v1" in lines
-    assert "agent.normalize_observations = True" in lines  # of the preset
+    main([])
+    shown = " ".join(capsys.readouterr().out.split())
+    for code in (
+        "0 done",
+        "1 failed",
+        "2 wrong usage",
+        "130 stopped by Ctrl-C",
+        "143 stopped by SIG",
+    ):
+        assert code in shown
+
+
+def test_every_command_has_a_parser_and_a_run_when_it_is_listed() -> None:
+    assert COMMANDS["train"] == train_command.__name__
+    for module in COMMANDS.values():
+        loaded = importlib.import_module(module)
+        assert callable(loaded.add_parser)
+        assert callable(loaded.run)
+
+
+def test_nothing_breaks_when_the_reader_of_the_output_leaves() -> None:
+    command = (
+        f"{sys.executable} -m metta.cli.main config --origins | head -1; echo ${{PIPESTATUS[0]}}"
+    )
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "0"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["presets"],
+        ["config", "--origins"],
+        ["config", "--help-for", "ppo"],
+        ["completion", "bash"],
+    ],
+)
+def test_torch_and_gymnasium_stay_unloaded_when_no_run_is_begun(arguments: list[str]) -> None:
+    light = ["torch", "gymnasium", "rich", "numpy"]
+    if arguments == ["--help"]:
+        light += ["pydantic", "yaml"]
+    code = (
+        "import sys\nfrom metta.cli.main import main\n"
+        f"try: main({arguments})\nexcept SystemExit: pass\n"
+        f"print([name for name in {light} if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "[]"

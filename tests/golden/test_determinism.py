@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from metta import PPOTrainer
-from metta.envs.factory import make_vec_env
 from metta.agent.policy_record import PolicyRecord
+from metta.envs.factory import make_vec_env
 from metta.envs.toy import ContinuousTargetEnv, CorridorEnv, MaskedCorridorEnv, MemoryEnv, NestedEnv
 from metta.sim.simulation import run_episodes
 

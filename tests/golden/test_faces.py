@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.envs.factory import make_vec_env
@@ -22,7 +23,6 @@ from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.trainer import MettaTrainer, train
 from metta.rl.training_components import make_experience
 from metta.rl.training_state import TrainerState
-from metta.agent.factory import make_policy
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
@@ -147,7 +147,7 @@ def legacy(config: TrainingConfig, path: Path) -> str:
 
 def legacy_mapping(config: TrainingConfig, path: Path) -> str:
     keep = Keep()
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="MettaTrainer"):
         trainer = MettaTrainer(config.to_dict(), None, None, None, None)
     trainer.trainer.add_hook(keep)
     trainer.train()

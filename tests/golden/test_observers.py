@@ -31,13 +31,11 @@ SETTINGS = {
 }
 
 
-def trained(run_dir: Path | None = None, hooks: list[Any] = (), vectorization: str = "serial", **more) -> str:
+def trained(run_dir: Path | None = None, vectorization: str = "serial", **more: Any) -> str:
     config = apply_settings(TrainingConfig(), {**SETTINGS, **more})
     trainer = Trainer(config, run_dir=run_dir)
     try:
         trainer.setup(vectorization)
-        for hook in hooks:
-            trainer.add_hook(hook)
         state = trainer.train()
         assert state.epoch == 5
         return trainer.policy.parameter_hash()
@@ -103,7 +101,9 @@ def test_parameters_are_equal_when_every_sink_writes(unwatched: str, tmp_path: P
     assert trained(tmp_path / "run", wandb_checkpoint_interval=2, **more) == unwatched
 
 
-def test_parameters_are_equal_when_hooks_are_swapped_at_run_time(unwatched: str, tmp_path: Path) -> None:
+def test_parameters_are_equal_when_hooks_are_swapped_at_run_time(
+    unwatched: str, tmp_path: Path
+) -> None:
     config = apply_settings(TrainingConfig(), SETTINGS)
     swapper, trainer = Swapper(tmp_path), Trainer(config)
     swapper.trainer = trainer
@@ -112,6 +112,10 @@ def test_parameters_are_equal_when_hooks_are_swapped_at_run_time(unwatched: str,
         warnings.simplefilter("error")
         trainer.train()
     assert trainer.policy.parameter_hash() == unwatched
-    assert [type(hook).__name__ for hook in trainer.hooks] == ["Swapper", "CheckpointHook", "EvaluationHook"]
+    assert [type(hook).__name__ for hook in trainer.hooks] == [
+        "Swapper",
+        "CheckpointHook",
+        "EvaluationHook",
+    ]
     assert sorted(path.name for path in tmp_path.glob("epoch_*"))
     trainer.cleanup()

@@ -1,5 +1,6 @@
 """Collection: what is stored is what happened, and nothing but the environment moves."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -234,6 +235,46 @@ def test_a_loaded_collector_goes_on_when_environments_stand_at_the_same_place() 
     stats = [collector.collect() for collector in (one, other)]
     assert stats[0] == stats[1]
     assert digest_of(clones(one)) == digest_of(clones(other))
+
+
+def test_fresh_episodes_begin_when_environments_stand_elsewhere_than_the_loaded_state() -> None:
+    limits = {"max_episode_steps": 100}
+    one, other, third = (
+        collector_of("CartPole-v1", 8, num_envs=2, env_kwargs=limits) for _ in range(3)
+    )
+    one.collect()
+    first = clones(one)
+    one.collect()
+    saved = copy.deepcopy(one.state_dict())
+    other.load_state_dict(saved)
+    other.load_state_dict(saved)  # twice: the observations are still not these environments'
+    assert digest_of(other.state_dict()) == digest_of(saved)
+    third.collect()  # its environments stand somewhere, but not there
+    third.load_state_dict(saved)
+    for collector in (other, third):
+        assert collector.num_rollouts == 2
+        lengths = collector.collect()[0]["episode_length"]
+        begun = clones(collector)
+        assert begun["episode_starts"][0].all()
+        assert not torch.equal(begun["observations"][0], first["observations"][0])
+        assert all(length <= 8 for length in lengths)  # unfinished episodes count nowhere
+        assert int(collector.meter.lengths.max()) <= 8
+    assert digest_of(clones(other)) == digest_of(clones(third))
+    collector.collect()
+    assert not clones(collector)["episode_starts"][0].all()  # and from there they run on
+
+
+def test_fresh_episodes_begin_when_they_are_asked_for() -> None:
+    collector = collector_of("CartPole-v1", 8, num_envs=2)
+    starts = []
+    for _ in range(3):
+        collector.resume_with_fresh_episodes()
+        collector.collect()
+        assert clones(collector)["episode_starts"][0].all()
+        starts.append(clones(collector)["observations"][0])
+    assert not torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[1], starts[2])
+    assert collector.num_rollouts == 3
 
 
 # Steps that only reset.

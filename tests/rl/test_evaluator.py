@@ -36,7 +36,9 @@ def test_the_same_episodes_are_played_when_a_policy_is_scored_twice() -> None:
 def test_arguments_reach_the_environment_when_the_task_has_some() -> None:
     config = CurriculumConfig(env="CartPole-v1", env_kwargs={"max_episode_steps": 3})
     policy = policy_for(gymnasium.make("CartPole-v1"))
-    scores = PolicyEvaluator(Curriculum(config).task, EvaluationConfig(eval_episodes=2)).evaluate(policy)
+    scores = PolicyEvaluator(Curriculum(config).task, EvaluationConfig(eval_episodes=2)).evaluate(
+        policy
+    )
     assert scores.simulation_scores == {"training/CartPole-v1": 3.0}
 
 

@@ -219,7 +219,10 @@ def test_training_begins_with_the_weights_that_a_hook_hands_over() -> None:
 
 
 def test_the_error_says_what_came_back_when_it_was_no_policy() -> None:
-    with PPOTrainer(None, CorridorEnv) as trainer, pytest.raises(PolicyError, match="returned a int"):
+    with (
+        PPOTrainer(None, CorridorEnv) as trainer,
+        pytest.raises(PolicyError, match="returned a int"),
+    ):
         trainer.train(8, hooks=[Loader(3)])
 
 

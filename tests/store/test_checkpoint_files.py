@@ -17,6 +17,7 @@ from metta.errors import CheckpointError, MettaWarning, NonFiniteError
 from metta.stateful import digest_of
 from metta.store import checkpoint_files
 from metta.store.checkpoint_files import (
+    checkpoint_folders,
     list_checkpoints,
     read_checkpoint,
     read_newest_checkpoint,
@@ -216,7 +217,7 @@ def test_older_checkpoints_stay_alone_when_a_step_of_saving_fails(
             patch.setattr(Path, "rename", fail)
         else:
             patch.setattr(checkpoint_files, "sha256_of", fail)
-        with pytest.raises(CheckpointError, match="epoch 2 could not be written .*No space left"):
+        with pytest.raises(CheckpointError, match=r"epoch 2 could not be written .*No space left"):
             write(tmp_path, 2)
     assert names_in(tmp_path) == ["epoch_000001"]
     assert read_checkpoint(older).epoch == 1
@@ -271,7 +272,7 @@ def test_the_one_before_is_taken_with_a_warning_when_the_newest_is_damaged(tmp_p
 def test_a_checkpoint_error_is_raised_when_all_are_damaged(tmp_path: Path) -> None:
     for epoch in (1, 2):
         (write(tmp_path, epoch) / "state.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="no checkpoint in .* can be used"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used"):
         read_newest_checkpoint(tmp_path)
 
 
@@ -315,10 +316,7 @@ def test_a_checkpoint_loses_its_name_first_when_its_removal_is_interrupted(
     monkeypatch.setattr(shutil, "rmtree", interrupt)
     with pytest.raises(OSError, match="Input/output"):
         prune_checkpoints(tmp_path, keep_last=1)
-    assert [entry.epoch for entry in list_checkpoints(tmp_path)] == [2]
-    found = read_newest_checkpoint(tmp_path)  # no warning: nothing named is damaged
-    assert found is not None
-    assert found.epoch == 2
+    assert [path.name for path in checkpoint_folders(tmp_path)] == ["epoch_000002"]
 
 
 def test_nothing_is_best_when_nothing_was_scored(tmp_path: Path) -> None:

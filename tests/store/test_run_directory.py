@@ -142,7 +142,7 @@ def test_a_config_error_names_the_folder_when_it_cannot_be_made(tmp_path: Path) 
 def test_a_config_error_comes_first_when_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, text: str) -> int:
+    def refuse(path: Path, _: str) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "write_text", refuse)

@@ -17,7 +17,7 @@ from metta.train.train_config import TrainingConfig
 from metta.train.yaml_text import dump_yaml
 
 LEAVES, GROUPS = leaves_of(TrainingConfig), groups_of(TrainingConfig)
-MANY = settings(max_examples=2000, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 SOME = settings(max_examples=400, suppress_health_check=list(HealthCheck))
 
 PLAIN = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4)
@@ -57,7 +57,8 @@ VALID = st.fixed_dictionaries({path: legal(leaf) for path, leaf in LEAVES.items(
     lambda values: values | {"trainer.rollout.num_groups": 1}
 )
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.just(10**5000) | st.floats() | st.text(max_size=9)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+    | st.just(5000).map(lambda digits: 10**digits)
     | st.sampled_from(["1e999", "-0", "nan", "{", "[a", "null", "off", "\ud800", math.nan, object(), b"x"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2)
     | st.dictionaries(st.sampled_from(list(GROUPS)), inner, max_size=1),
@@ -72,11 +73,10 @@ SETTINGS = st.dictionaries(ANY_NAME, JUNK, max_size=4) | st.dictionaries(
 )
 
 
-def check_message(error: ConfigError, names: list[str]) -> None:
-    """The message has a path: of a setting, of a group, or the name that was given."""
+def check_message(error: ConfigError, *names: str) -> None:
+    """The message has one of these paths in it, as it is or shortened as values are."""
     message = str(error)
-    known = [*LEAVES, *GROUPS, *names]
-    assert any(name in message or repr(name)[1:9] in message for name in known), message
+    assert any(name in message or repr(name)[1:9] in message for name in names), message
 
 
 def names_in(mapping: Any, prefix: str = "") -> list[str]:
@@ -86,7 +86,7 @@ def names_in(mapping: Any, prefix: str = "") -> list[str]:
     return found + [n for key, value in mapping.items() for n in names_in(value, f"{prefix}{key}.")]
 
 
-@SOME
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(VALID)
 def test_nothing_is_lost_when_a_random_config_goes_through_a_file(
     tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any]
@@ -106,7 +106,7 @@ def test_only_config_errors_with_a_path_come_when_a_mapping_is_junk(
     try:
         config = TrainingConfig.from_dict(mapping)
     except ConfigError as error:
-        check_message(error, names_in(mapping))
+        check_message(error, *LEAVES, *GROUPS, *names_in(mapping))
     else:
         assert isinstance(config, TrainingConfig)
 
@@ -119,7 +119,7 @@ def test_only_config_errors_with_the_path_come_when_one_value_is_junk(data: st.D
     try:
         TrainingConfig.from_dict({path: value})
     except ConfigError as error:
-        assert path in str(error)
+        check_message(error, path)
 
 
 @SOME
@@ -138,7 +138,7 @@ def test_only_config_errors_with_the_file_come_when_yaml_is_junk(
     try:
         TrainingConfig.from_yaml(path)
     except ConfigError as error:
-        assert str(path) in str(error)
+        check_message(error, str(path))
 
 
 @SOME
@@ -152,7 +152,7 @@ def test_only_config_errors_come_when_a_command_line_is_junk(pairs: list[str]) -
         resolve("cartpole", [], pairs)
     except ConfigError as error:
         names = [pair.partition("=")[0].replace("-", "_") for pair in pairs]
-        check_message(error, [*names, *(repr(pair)[1:6] for pair in pairs)])
+        check_message(error, *LEAVES, *GROUPS, *names, *(repr(pair)[1:6] for pair in pairs))
 
 
 def test_paths_are_kept_apart_when_a_file_is_named_by_a_path() -> None:

@@ -10,6 +10,7 @@ import pytest
 import metta
 from metta.errors import ConfigError
 from metta.train import train_config
+from metta.train.fields import Count, Name, config_class
 from metta.train.train_config import (
     AgentConfig,
     NumericsConfig,
@@ -93,6 +94,22 @@ def test_a_bound_itself_is_legal_when_the_range_includes_it(
     kind: type, field: str, value: Any
 ) -> None:
     assert getattr(kind(**{field: value}), field) == value
+
+
+def test_problems_are_config_errors_when_a_class_of_ones_own_is_checked() -> None:
+    @config_class
+    class Mine:
+        size: Count = 1
+        name: Name = "x"
+
+    assert Mine(size=3).size == 3
+    with pytest.raises(ConfigError) as caught:
+        Mine(size=0, name="")
+    assert str(caught.value).splitlines() == [
+        "2 problems:",
+        "  - size: found 0; allowed is a whole number of at least 1",
+        "  - name: found ''; allowed is text that is not empty",
+    ]
 
 
 def test_every_problem_is_reported_when_a_config_has_several() -> None:

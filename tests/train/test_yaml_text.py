@@ -148,3 +148,12 @@ def test_lists_and_mappings_are_read_when_they_stand_on_a_command_line() -> None
     assert read_inline("plain") == "plain"
     with pytest.raises(ConfigError, match=r"trainer\.curriculum\.env_kwargs: command line:1"):
         resolve(None, [], ["env_kwargs={a"])
+
+
+def test_the_list_ends_somewhere_when_a_file_is_something_else(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "".join(f"word{number}: 1\n" for number in range(2000)))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "2000 problems:"
+    assert lines[-1] == "  - and 1950 more"
+    assert len(lines) == 52

@@ -144,7 +144,7 @@ class Trainer:
         evaluator = PolicyEvaluator(task, self.config.evaluation, seed=seed)
         self.evaluation_manager = EvaluationManager(evaluator, self.state)
         if self.session is not None:
-            self.session.attach(parts, self.training_config, self.curriculum)
+            self.session.attach(parts, self.training_config, self.curriculum, evaluator)
 
     def _ready(self) -> TrainingComponents:
         self.setup()
@@ -159,7 +159,7 @@ class Trainer:
         """
         parts = self._ready()
         self.state.stop_reason = None
-        with stopping_on_signals(self.state) as signals:
+        with stopping_on_signals(self.state) as signals, parts.plan.applied():
             try:
                 run_training(
                     self.state,

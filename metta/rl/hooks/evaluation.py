@@ -59,8 +59,10 @@ class EvaluationHook(TrainerHook):
         checkpoint_hook: Any,
         stats_client: Any,
     ) -> None:
-        """Score the final policy, unless its epoch was scored already."""
-        if self.eval_config is not None and self.evaluated_epoch != trainer_state.epoch:
+        """Score the final policy, unless its epoch was scored already, or a signal says to hurry."""
+        hurry = trainer_state.shared.get("stop_signal") is not None
+        is_scored = self.evaluated_epoch == trainer_state.epoch
+        if self.eval_config is not None and not is_scored and not hurry:
             self._evaluate(trainer_state, policy, checkpoint_hook, stats_client)
 
     def _evaluate(

@@ -191,8 +191,8 @@ class MetricsHook(TrainerHook):
             sections["monitor"] = self._monitor.snapshot()
         sections["hyperparameters"] = self._hyperparameters
         self._hyperparameters = {}  # they do not change: the first row has them
-        self._log_row(state, losses, sections)
         self._record(state, first)
+        self._log_row(state, losses, sections)
         stats.clear_rollout_stats(epoch)
 
     def _log_row(

@@ -146,7 +146,7 @@ class HookRegistry:
                 continue
             try:
                 returned.append(listener(self._offers(offers)))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # whatever a hook raises is named after it
                 self._failed(entry, event, error)
         return returned
 

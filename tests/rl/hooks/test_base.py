@@ -54,7 +54,11 @@ def test_every_value_arrives_when_a_hook_names_it(event: str) -> None:
     fire(hooks, event)
     assert set(seen) == set(EVENTS[event])
     assert seen["trainer_state"] is hooks.state
-    assert (seen["policy"], seen["wandb_run"], seen["stats_client"]) == ("policy", "wandb", "client")
+    assert (seen["policy"], seen["wandb_run"], seen["stats_client"]) == (
+        "policy",
+        "wandb",
+        "client",
+    )
     assert seen["eval_scores"] is hooks.state.eval_scores
     for name in EVENTS[event]:
         if name in EXTRAS and event != "close":
@@ -139,7 +143,10 @@ def test_a_value_of_another_event_is_refused_when_the_hook_is_added() -> None:
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
-        (hook_with("on_epoch_ends", lambda self: None), "on_epoch_ends is no event.*'on_epoch_end'"),
+        (
+            hook_with("on_epoch_ends", lambda self: None),
+            "on_epoch_ends is no event.*'on_epoch_end'",
+        ),
         (TrainerHook(), "TrainerHook listens to no event"),
         (object(), "object listens to no event"),
         (TrainerHook, "TrainerHook is a class; add an instance"),

@@ -1,0 +1,115 @@
+"""`metta train --dry-run`: the arithmetic and the memory of a run that is not begun."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metta.agent.factory import make_policy
+from metta.agent.policy import Policy
+from metta.envs.factory import make_vec_env
+from metta.envs.vec_env import VecEnv
+from metta.rl.experience import RolloutBuffer
+from metta.rl.numerics import resolve_batch
+from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
+from metta.train.layers import Resolved
+from metta.train.origins import DEFAULT
+from metta.train.train_config import TrainingConfig
+
+__all__ = ["buffer_bytes", "dry_run"]
+
+
+def dry_run(resolved: Resolved) -> int:
+    """Print what the run would do; makes one environment and one policy, and trains nothing."""
+    config, chosen = resolved.config, ""
+    curriculum = config.trainer.curriculum
+    if config.trainer.rollout.auto_batch:
+        was_set = {path: None for path, origin in resolved.origins.items() if origin != DEFAULT}
+        config, plan = resolve_batch(config, config.env, was_set, curriculum.env_kwargs)
+        chosen = plan.explanation
+    env = make_vec_env(config.env, env_kwargs=curriculum.env_kwargs)
+    try:
+        policy = make_policy(env.observation_space, env.action_space, config.agent)
+        lines = [
+            f"{config.env} for {config.trainer.total_timesteps:,} steps; nothing is trained (--dry-run)",
+            *([f"auto_batch:   {chosen}"] if chosen else []),
+            *_batch_lines(config, env.num_rows, policy),
+            *_memory_lines(config, env, policy),
+        ]
+    finally:
+        env.close()
+    print("\n".join(lines))
+    return 0
+
+
+def _batch_lines(config: TrainingConfig, rows_per_env: int, policy: Policy) -> Iterator[str]:
+    trainer, rollout, ppo = config.trainer, config.trainer.rollout, config.trainer.ppo
+    rows = rollout.num_envs * rows_per_env
+    batch = rows * rollout.horizon
+    segment = min(rollout.bptt_horizon, rollout.horizon) if policy.is_recurrent else 1
+    check_minibatch_size(
+        ppo.minibatch_size, horizon=rollout.horizon, rows=rows, segment_length=segment
+    )
+    agents = f" x {rows_per_env} agents" if rows_per_env > 1 else ""
+    yield (
+        f"batch:        num_envs {rollout.num_envs}{agents} x horizon {rollout.horizon} = {batch:,} steps"
+    )
+    size = None if ppo.minibatch_size is None else ppo.minibatch_size // segment
+    units = minibatch_sizes(batch // segment, ppo.num_minibatches, size)
+    if policy.is_recurrent:
+        yield f"segments:     {batch // segment:,} of {segment} steps"
+    sizes = sorted({unit * segment for unit in units})
+    yield f"minibatches:  {len(units)} x {' or '.join(str(size) for size in sizes)} steps"
+    updates = len(units) * ppo.update_epochs
+    yield f"update:       {ppo.update_epochs} passes x {len(units)} minibatches = {updates} optimizer steps"
+    epochs = math.ceil(trainer.total_timesteps / batch)
+    yield (
+        f"run:          {epochs:,} epochs of {batch:,} steps = {epochs * batch:,} steps, "
+        f"{epochs * updates:,} optimizer steps"
+    )
+
+
+def _memory_lines(config: TrainingConfig, env: VecEnv, policy: Policy) -> Iterator[str]:
+    parameters = sum(parameter.numel() for parameter in policy.parameters())
+    weights = sum(tensor.nbytes for tensor in policy.parameters())
+    optimizer = config.trainer.optimizer
+    moments = 2 if optimizer.name != "sgd" else int(optimizer.momentum > 0)
+    rollout = buffer_bytes(config, env, policy)
+    total = rollout + (2 + moments) * weights
+    yield f"rollout:      {_size(rollout)}"
+    yield f"policy:       {parameters:,} parameters, {_size(weights)}, and as much for gradients"
+    yield f"optimizer:    {optimizer.name}, {_size(moments * weights)}"
+    yield f"memory:       {_size(total)}, without activations, environments and libraries"
+
+
+def buffer_bytes(config: TrainingConfig, env: VecEnv, policy: Policy) -> int:
+    """Bytes of the rollout's tensors, reckoned from two small buffers: they grow by whole segments."""
+    rollout = config.trainer.rollout
+    segment = min(rollout.bptt_horizon, rollout.horizon) if policy.is_recurrent else 1
+    one, two = (
+        _tensor_bytes(
+            RolloutBuffer(policy, 1, count * segment, mask_size=env.mask_size, bptt_horizon=segment)
+        )
+        for count in (1, 2)
+    )
+    first, each = 2 * one - two, two - one
+    rows = rollout.num_envs * env.num_rows
+    return rows * (first + each * (rollout.horizon // segment))
+
+
+def _tensor_bytes(buffer: RolloutBuffer) -> int:
+    parts: list[Any] = list(vars(buffer).values())
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    tensors += [t for part in parts if isinstance(part, dict) for t in part.values()]
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

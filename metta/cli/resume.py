@@ -1,0 +1,76 @@
+"""`metta resume`: go on with a run."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metta.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from metta.train.layers import Resolved
+
+__all__ = ["add_parser", "find_run", "run"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `metta`."""
+    parser = commands.add_parser(
+        "resume",
+        help="go on with a run",
+        description="Goes on with a run from its newest checkpoint, with the settings that it has.",
+        epilog="A longer run: metta resume runs/first total_timesteps=500_000",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of the run, or its name below --output")
+    parser.add_argument("words", nargs="*", metavar="NAME=VALUE", help="settings to change")
+    parser.add_argument(
+        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Resume."""
+    folder = find_run(options.run, Path(options.output))
+    resolved = _resolved(folder / "config.yaml", options.words)
+    from metta.cli.train import train_in  # torch loads here, not for --help
+
+    return train_in(folder, resolved.config, _provenance(folder / "provenance.json", resolved))
+
+
+def find_run(name: str, output: Path) -> Path:
+    """The folder of a run, given by path or by name."""
+    for folder in (Path(name), output / name):
+        if (folder / "config.yaml").is_file():
+            return folder
+    known = [path.parent.name for path in sorted(output.glob("*/config.yaml"))]
+    raise ConfigError(
+        f"there is no run {name!r}: neither {name!r} nor {str(output / name)!r} holds a config.yaml"
+        f"{did_you_mean(name, known)}; `metta runs` lists them"
+    )
+
+
+def _resolved(config_file: Path, words: list[str]) -> "Resolved":
+    from metta.cli.words import sort_words
+    from metta.train.layers import resolve
+
+    preset, files, settings = sort_words(words)
+    if preset is not None or files:
+        raise ConfigError(
+            f"{preset or files[0]} would replace the run's settings; change single ones: NAME=VALUE"
+        )
+    # sizes were checked when the run began, perhaps with an environment that has no id
+    return resolve(None, [config_file], settings, check_sizes=False)
+
+
+def _provenance(file: Path, resolved: "Resolved") -> dict[str, Any]:
+    """Who set each value: as stored, except for those that are changed now."""
+    fresh = resolved.provenance()
+    try:
+        stored = json.loads(file.read_text())["settings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return fresh  # config.yaml and the command line are all that is known
+    for path, about in stored.items():
+        if path in fresh["settings"] and fresh["settings"][path]["value"] == about["value"]:
+            fresh["settings"][path] = about
+    return fresh

@@ -1,0 +1,93 @@
+"""The words of a command: a preset, files and settings. Loads nothing heavy until they are resolved."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from metta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from metta.train.layers import Resolved
+
+__all__ = ["DEFAULT_PRESET", "WORDS_HELP", "Words", "join_dotted", "resolve_words", "sort_words"]
+
+DEFAULT_PRESET = "cartpole"
+"""What is trained where neither preset nor file nor environment is named."""
+
+WORDS_HELP = (
+    "a preset or Gymnasium id (default: cartpole, where no file or env is given), YAML files, and settings "
+    "such as lr=1e-3 or --trainer.ppo.clip-coef 0.1; later ones win"
+)
+"""Help of the words of a command."""
+
+_DOTTED = re.compile(r"--[A-Za-z_][\w-]*\.[\w.-]+(?:=|$)")
+_SETTING = re.compile(r"[\w.-]+=")
+_FILES = (".yaml", ".yml")
+_ENV_NAMES = {
+    "env",
+    "env_id",
+    "env_name",
+    "curriculum.env",
+    "trainer.env",
+    "trainer.curriculum.env",
+}
+
+
+class Words(NamedTuple):
+    """What the words of a command say."""
+
+    preset: str | None
+    files: list[Path]
+    settings: list[str]
+
+
+def join_dotted(arguments: Sequence[str]) -> list[str]:
+    """Dotted options as settings: ``--ppo.clip-coef 0.1`` and ``--ppo.clip-coef=0.1`` alike."""
+    return list(_joined(iter(arguments)))
+
+
+def _joined(arguments: Iterator[str]) -> Iterator[str]:
+    for word in arguments:
+        if not _DOTTED.match(word):
+            yield word
+            continue
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            value = next(arguments, "--")
+            if value.startswith("--"):
+                raise ConfigError(f"{word} needs a value, e.g. {word} 1 or {word}=1")
+        yield f"{name.replace('-', '_')}={value}"
+
+
+def sort_words(words: Sequence[str]) -> Words:
+    """Tell presets, files and settings apart by their looks."""
+    preset: str | None = None
+    files: list[Path] = []
+    settings: list[str] = []
+    for word in words:
+        if "=" in word and (_SETTING.match(word) or not word.endswith(_FILES)):
+            settings.append(word)
+        elif word.endswith(_FILES):
+            files.append(Path(word))
+        elif preset is None and word:
+            preset = word
+        else:
+            raise ConfigError(
+                f"{word!r} is not a setting; write NAME=VALUE, e.g. learning_rate=1e-3, or the name of a "
+                "YAML file"
+            )
+    return Words(preset, files, settings)
+
+
+def resolve_words(words: Sequence[str], extra: Sequence[str] = ()) -> "Resolved":
+    """The configuration that the words of a command describe; `extra` settings come last."""
+    from metta.train.layers import resolve
+    from metta.train.settings import setting_paths
+
+    preset, files, settings = sort_words(words)
+    names = setting_paths()
+    paths = {names.get(setting.partition("=")[0].replace("-", "_")) for setting in settings}
+    if preset is None and not files and "trainer.curriculum.env" not in paths:
+        preset = DEFAULT_PRESET
+    return resolve(preset, files, [*settings, *extra])

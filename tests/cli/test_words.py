@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import pytest
+
+from metta.cli.words import join_dotted, resolve_words, sort_words
+from metta.errors import ConfigError
+from metta.train.settings import ALIASES, setting_paths
+
+
+@pytest.mark.parametrize(
+    ("arguments", "joined"),
+    [
+        (["--ppo.clip-coef", "0.1", "x"], ["ppo.clip_coef=0.1", "x"]),
+        (["--ppo.clip-coef=0.1"], ["ppo.clip_coef=0.1"]),
+        (["--ppo.target-kl", "-1"], ["ppo.target_kl=-1"]),
+        (["--wandb.project="], ["wandb.project="]),
+        (["--wandb.project=a-b=c"], ["wandb.project=a-b=c"]),
+        (["--run", "a.b", "--dry-run"], ["--run", "a.b", "--dry-run"]),
+        (["--output=a.b"], ["--output=a.b"]),
+    ],
+)
+def test_dotted_options_become_settings_when_they_are_joined(
+    arguments: list[str], joined: list[str]
+) -> None:
+    assert join_dotted(arguments) == joined
+
+
+def test_words_are_told_apart_when_they_are_sorted() -> None:
+    words = ["a.yaml", "cartpole", "lr=1", "b/c.yml", "experiment_name=x.yaml"]
+    preset, files, settings = sort_words(words)
+    assert (preset, files) == ("cartpole", [Path("a.yaml"), Path("b/c.yml")])
+    assert settings == ["lr=1", "experiment_name=x.yaml"]
+    assert sort_words(["runs/a=1/b.yaml"]).files == [Path("runs/a=1/b.yaml")]
+
+
+@pytest.mark.parametrize("words", [["cartpole", "fast"], [""]])
+def test_a_word_is_refused_when_it_is_nothing_known(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="is not a setting; write NAME=VALUE"):
+        sort_words(words)
+
+
+def test_extra_settings_win_when_words_are_resolved() -> None:
+    assert resolve_words(["seed=1"], ["seed=2"]).config.trainer.seed == 2
+
+
+def test_no_preset_is_assumed_when_the_environment_goes_by_another_name() -> None:
+    for name, path in [*setting_paths().items(), *ALIASES.items()]:
+        if path == "trainer.curriculum.env":
+            resolved = resolve_words([f"{name}=Acrobot-v1"])
+            assert str(resolved.origins["experiment_name"]) == "default", name

@@ -1,0 +1,298 @@
+"""What the hook architecture was to achieve, criterion by criterion, in seven lists."""
+
+import ast
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import metta
+from metta.agent.policy import Policy
+from metta.curriculum import Curriculum
+from metta.envs.toy import CorridorEnv
+from metta.loggers import EventLog, StatsClient, close_wandb_run, open_wandb_run, read_events
+from metta.rl.checkpointer import CheckpointManager
+from metta.rl.clean_trainer import Trainer
+from metta.rl.hooks import CheckpointHook, EvaluationHook, MetricsHook, TrainerHook
+from metta.rl.hooks.base import EVENTS
+from metta.rl.hooks.registry import HookRegistry
+from metta.rl.trainer import MettaTrainer, train
+from metta.rl.training_state import TrainerState
+from metta.store.checkpoint_files import list_checkpoints
+from metta.timing import Stopwatch
+from metta.train.settings import apply_settings
+from metta.train.train_config import EvaluationConfig, TrainingConfig, WandbConfig
+
+ROOT = Path(metta.__file__).parents[1]
+SMALL = {
+    "total_timesteps": 64,
+    "num_envs": 2,
+    "horizon": 8,
+    "update_epochs": 1,
+    "num_minibatches": 1,
+    "hidden_size": 8,
+    "eval_episodes": 2,
+    "verbose": False,
+    "checkpoint_interval": 2,
+}
+
+
+def small(**more: Any) -> TrainingConfig:
+    return apply_settings(TrainingConfig(), {**SMALL, **more})
+
+
+def trained(*hooks: Any, **services: Any) -> Trainer:
+    trainer = Trainer(small(), Curriculum(env=CorridorEnv))
+    for name, service in services.items():
+        setattr(trainer.hooks, name, service)
+    for hook in hooks:
+        trainer.add_hook(hook)
+    trainer.train()
+    trainer.cleanup()
+    return trainer
+
+
+def tests_pass_in(*names: str) -> None:
+    """The suite runs them; here they must exist and hold tests."""
+    for name in names:
+        tree = ast.parse((ROOT / "tests" / name).read_text())
+        found = [
+            n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")
+        ]
+        assert len(found) >= 5, name
+
+
+# 1: infrastructure
+
+
+def test_hook_base_class_exists_with_all_lifecycle_methods() -> None:
+    assert set(EVENTS) == {name for name in vars(TrainerHook) if name in EVENTS}
+
+
+def test_hooks_can_be_registered_and_called_in_sequence() -> None:
+    heard: list[int] = []
+
+    class First(TrainerHook):
+        order = 1
+
+        def on_epoch_end(self) -> None:
+            heard.append(1)
+
+    class Second(TrainerHook):
+        def on_epoch_end(self) -> None:
+            heard.append(2)
+
+    hooks = HookRegistry(TrainerState())
+    hooks.add(Second())
+    hooks.add(First())
+    hooks.fire("on_epoch_end", losses_stats={}, experience=None)
+    assert heard == [1, 2]
+
+
+def test_unit_tests_pass_for_hook_infrastructure() -> None:
+    tests_pass_in("rl/hooks/test_base.py")
+
+
+# 2: checkpoints
+
+
+def test_checkpointing_works_through_hook(tmp_path: Path) -> None:
+    trained(CheckpointHook(CheckpointManager(tmp_path), 1))
+    assert [entry.epoch for entry in list_checkpoints(tmp_path)] == [2, 3, 4]
+
+
+def test_wandb_artifacts_still_upload_correctly(tmp_path: Path) -> None:
+    run = open_wandb_run(WandbConfig(mode="offline"), tmp_path, "run", {})
+    hook = CheckpointHook(CheckpointManager(tmp_path / "saved"), 1, 2)
+    trained(hook, wandb_run=run)
+    close_wandb_run(run)
+    assert re.fullmatch(r"wandb://.*policy-\w+:epoch_000004", hook.latest_wandb_uri or "")
+    assert list((tmp_path / "wandb").rglob("*.wandb"))
+
+
+def test_can_resume_from_checkpoints(tmp_path: Path) -> None:
+    train(tmp_path, small())
+    state = train(tmp_path, small(total_timesteps=96))
+    assert (state.epoch, state.agent_step) == (6, 96)
+
+
+def test_tests_pass_for_checkpoint_operations() -> None:
+    tests_pass_in("rl/hooks/test_checkpoint.py", "rl/test_checkpointer.py")
+
+
+# 3: metrics
+
+
+def test_wandb_metrics_still_log_correctly(tmp_path: Path) -> None:
+    run = open_wandb_run(WandbConfig(mode="offline"), tmp_path, "run", {})
+    trained(MetricsHook(run, None, Stopwatch(), verbose=False))
+    assert run is not None
+    assert run.summary["metric/agent_step"] == 64
+    assert "losses/policy_loss" in dict(run.summary)
+    close_wandb_run(run)
+
+
+@pytest.mark.xfail(reason="waits for the stats database, which loads the event log", strict=True)
+def test_stats_database_updates_work() -> None:
+    importlib.import_module("metta.store.stats_db")
+
+
+def test_progress_logging_displays(capsys: pytest.CaptureFixture[str]) -> None:
+    trained(MetricsHook(verbose=True, total_timesteps=64))
+    assert re.search(r"64 / 64 steps .* steps/s", capsys.readouterr().out)
+
+
+def test_monitoring_data_collected(tmp_path: Path) -> None:
+    train(tmp_path, small(monitor_seconds=0.01, total_timesteps=160))
+    rows = [
+        e.payload["metrics"] for e in read_events(tmp_path / "events.jsonl") if e.kind == "metrics"
+    ]
+    found = {key for row in rows for key in row if key.startswith("monitor/")}
+    assert len(found) >= 3
+
+
+def test_heartbeats_recorded(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    trained(MetricsHook(None, StatsClient(log), Stopwatch(), verbose=False))
+    log.close()
+    assert "heartbeat" in {event.kind for event in read_events(tmp_path / "events.jsonl")}
+
+
+# 4: evaluation
+
+
+def test_local_evaluations_work() -> None:
+    hook = EvaluationHook(EvaluationConfig(eval_episodes=2), Curriculum(env=CorridorEnv))
+    trained(hook)
+    assert hook.get_eval_scores().avg_category_score is not None
+
+
+@pytest.mark.xfail(reason="waits for evaluation in other processes and machines", strict=True)
+def test_remote_evaluations_work() -> None:
+    importlib.import_module("metta.rl.remote_evaluation")
+
+
+def test_evaluation_scores_feed_into_metrics(tmp_path: Path) -> None:
+    train(tmp_path, small(evaluate_interval=1))
+    rows = [
+        e.payload["metrics"] for e in read_events(tmp_path / "events.jsonl") if e.kind == "metrics"
+    ]
+    assert all("eval_training/score" in row for row in rows)
+
+
+@pytest.mark.xfail(reason="waits for replays", strict=True)
+def test_replay_uploads_work() -> None:
+    importlib.import_module("metta.sim.replay")
+
+
+# 5: the clean trainer
+
+
+def test_trainer_only_imports_training_modules_and_no_direct_wandb_stats_checkpoint_code() -> None:
+    source = (ROOT / "metta/rl/components/trainer.py").read_text()
+    imported = {
+        node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module
+    }
+    assert not [
+        name for name in imported if name.startswith(("metta.store", "metta.loggers", "wandb"))
+    ]
+    for call in ("wandb.", "save_policy(", "save_trainer_state(", ".log("):
+        assert call not in source
+
+
+def test_training_loop_works_with_hooks() -> None:
+    class Seen(TrainerHook):
+        policy: Policy
+
+        def on_update_end(self, policy: Policy, losses_stats: dict[str, float]) -> None:
+            self.policy, self.losses = policy, losses_stats
+
+    seen = Seen()
+    trainer = trained(seen)
+    assert seen.policy is trainer.policy
+    assert seen.losses["optimizer_steps"] == 1
+
+
+def test_tests_pass_for_core_training() -> None:
+    tests_pass_in("rl/test_clean_trainer.py", "rl/components/test_trainer.py", "rl/test_loop.py")
+
+
+# 6: integration
+
+
+def test_can_toggle_between_old_and_new_trainer() -> None:
+    """There is one trainer behind both faces, so there is nothing left to toggle."""
+    with pytest.warns(DeprecationWarning, match="MettaTrainer"):
+        old = MettaTrainer(small())
+    assert type(old.trainer) is Trainer
+    old.train()
+    new = Trainer(small())
+    new.train()
+    new.cleanup()
+    assert old.trainer.policy.parameter_hash() == new.policy.parameter_hash()
+
+
+def test_all_existing_functionality_preserved(tmp_path: Path) -> None:
+    state = train(tmp_path, small(tensorboard=True))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"config.yaml", "provenance.json", "events.jsonl", "metrics.csv"} <= names
+    assert {"checkpoints", "tensorboard"} <= names
+    assert state.policies.latest_saved_policy_record is not None
+    assert json.loads((tmp_path / "provenance.json").read_text())["settings"]
+
+
+def test_performance_comparable_or_better(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hooks add no pass through the network; seconds are measured by the overhead benchmark."""
+    calls: list[int] = []
+    forward = Policy.forward
+
+    def counted(self: Policy, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(Policy, "forward", counted)
+    counts = []
+    for run_dir in (None, tmp_path):
+        calls.clear()
+        trainer = Trainer(small(eval_episodes=0), run_dir=run_dir)
+        trainer.train()
+        trainer.cleanup()
+        counts.append(len(calls))
+    assert counts[0] == counts[1] > 0
+
+
+def test_integration_tests_pass() -> None:
+    for name in ("golden/test_faces.py", "golden/test_observers.py"):
+        assert "def test_" in (ROOT / "tests" / name).read_text()
+
+
+# 7: what remains
+
+
+def test_old_trainer_code_removed() -> None:
+    """One loop: nothing but `run_training` and `PPOOptimizer` repeats epochs and passes."""
+    loops = [
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "metta" / "rl").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.While)
+    ]
+    assert loops.count("metta/rl/loop.py") == 1
+    assert set(loops) <= {"metta/rl/loop.py", "metta/rl/hooks/registry.py"}
+
+
+def test_documentation_updated() -> None:
+    for page in ("interfaces", "metrics", "migration", "comparison", "hooks", "runs"):
+        assert len((ROOT / "docs" / f"{page}.md").read_text()) > 1000
+
+
+def test_all_examples_use_new_system() -> None:
+    for example in (ROOT / "examples").glob("*.py"):
+        source = example.read_text()
+        assert "metta" in source
+        assert "MettaTrainer" not in source
