@@ -95,7 +95,7 @@ def trainer(config, note, run_dir: str | None = None) -> str:
 
 
 def trainer_hooks(config, note) -> str:
-    """A whole run: checkpoints every 50 epochs, CSV, event log, monitor, heartbeat, plain progress lines."""
+    """A whole run: checkpoints every 50 epochs, CSV, event log, monitor, heartbeat, progress lines."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         return trainer(config, note, folder)
 

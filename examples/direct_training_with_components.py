@@ -5,6 +5,8 @@ python examples/direct_training_with_components.py [--steps N]
 
 import argparse
 
+import torch
+
 from metta import PPOOptimizer, RolloutBuffer, RolloutCollector, make_policy
 from metta.envs import make_vec_env
 from metta.rl import make_optimizer
@@ -14,6 +16,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=60_000, help="agent steps of the run")
 steps = parser.parse_args().steps
 
+torch.set_num_threads(1)  # the trainers choose it themselves; small networks are faster on one
 vecenv = make_vec_env("CartPole-v1", num_envs=8)
 policy = make_policy(vecenv.observation_space, vecenv.action_space, seed=1)
 experience = RolloutBuffer.for_env(policy, vecenv, horizon=128)

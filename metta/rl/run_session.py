@@ -131,6 +131,7 @@ class RunSession:
             path, whole = self.directory.path, config.to_dict()
             opened = open_wandb_run(trainer.logging.wandb, path, self.run_name, whole)
             self.wandb_run = self._opened_wandb = opened
+        parts.state.shared["run_name"] = self.run_name
         parts.hooks.wandb_run, parts.hooks.stats_client = self.wandb_run, self.stats_client
         hooks = build_hooks(
             trainer,

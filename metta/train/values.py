@@ -94,7 +94,7 @@ def _whole_number(text: str) -> int | str:
         number = Decimal(text.replace("_", ""))
     except InvalidOperation:
         return str(text)
-    fits = number.is_finite() and True
+    fits = number.is_finite() and number.adjusted() <= _MOST_DIGITS
     return int(number) if fits and number == number.to_integral_value() else str(text)
 
 

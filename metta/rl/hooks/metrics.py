@@ -164,7 +164,7 @@ class MetricsHook(TrainerHook):
             # a row of these epochs was due: it was logged, or nobody listened
             stats.clear_rollout_stats(state.epoch)
         if self._client is not None:
-            name = str(getattr(config, "experiment_name", "training"))
+            name = str(state.shared.get("run_name", "training"))
             stats.stats_run_id = self._client.create_run(name, self._hyperparameters)
         self.timer.start("total")
         self.timer.lap_all()

@@ -82,7 +82,9 @@ def test_a_run_leaves_everything_behind_when_it_is_done(tmp_path: Path) -> None:
     assert TrainingConfig.from_yaml(tmp_path / "run" / "config.yaml") == small()
     origins = json.loads((tmp_path / "run" / "provenance.json").read_text())["settings"]
     assert origins["trainer.total_timesteps"]["value"] == 64
-    kinds = [event.kind for event in read_events(tmp_path / "run" / "events.jsonl")]
+    events = list(read_events(tmp_path / "run" / "events.jsonl"))
+    assert events[0].payload["name"] == "mine"
+    kinds = [event.kind for event in events]
     assert (kinds[0], kinds[-1], kinds.count("metrics")) == ("run_start", "run_end", 5)
     assert "evaluation" in kinds
     assert [entry.epoch for entry in list_checkpoints(tmp_path / "saved")] == [4]
