@@ -34,9 +34,6 @@ def train(num_old: int, passes: int) -> None:
         # V-trace computes advantages anew for the policy of the moment and weights them by how
         # likely it still is to do what the older policy did
         advantage_estimator="vtrace",
-        # shifting weighted advantages by their mean would push away from whatever the older
-        # policy did, good or bad
-        normalize_advantages=False,
     ) as trainer:
         while spent < steps:
             new = trainer.collect_rollouts(128)

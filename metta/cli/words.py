@@ -24,14 +24,6 @@ WORDS_HELP = (
 _DOTTED = re.compile(r"--[A-Za-z_][\w-]*\.[\w.-]+(?:=|$)")
 _SETTING = re.compile(r"[\w.-]+=")
 _FILES = (".yaml", ".yml")
-_ENV_NAMES = {
-    "env",
-    "env_id",
-    "env_name",
-    "curriculum.env",
-    "trainer.env",
-    "trainer.curriculum.env",
-}
 
 
 class Words(NamedTuple):
@@ -88,6 +80,6 @@ def resolve_words(words: Sequence[str], extra: Sequence[str] = ()) -> "Resolved"
     preset, files, settings = sort_words(words)
     names = setting_paths()
     paths = {names.get(setting.partition("=")[0].replace("-", "_")) for setting in settings}
-    if preset is None and "trainer.curriculum.env" not in paths:
+    if preset is None and not files and "trainer.curriculum.env" not in paths:
         preset = DEFAULT_PRESET
     return resolve(preset, files, [*settings, *extra])

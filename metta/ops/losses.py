@@ -13,6 +13,7 @@ __all__ = [
     "clipped_surrogate",
     "log_ratios",
     "normalize_advantages",
+    "scale_advantages",
     "value_loss",
     "weighted_mean",
     "zero_unweighted",
@@ -127,6 +128,22 @@ def normalize_advantages(
     variance = (weights * centred.square()).sum() / (num_samples - 1.0).clamp(min=1.0)
     normalized = torch.where(num_samples < 2.0, known, _scaled(centred, variance, mean, eps))
     return zero_unweighted(normalized, weights)
+
+
+def scale_advantages(
+    advantages: Float[Tensor, "*B"], weights: Float[Tensor, "*B"] | None, eps: float = 1e-8
+) -> Float[Tensor, "*B"]:
+    """Advantages of root mean square 1, not shifted; rows of weight 0 become 0.
+
+        result = A / (sqrt(sum(w * A^2) / sum(w)) + eps)
+
+    For advantages that carry importance weights: a mean that is taken off after the weighting is no
+    longer a baseline, and pushes the policy away from whatever the older one did.
+    """
+    if weights is None:
+        return advantages / (advantages.square().mean().sqrt() + eps)
+    known = zero_unweighted(advantages, weights)
+    return known / (weighted_mean(known.square(), weights).sqrt() + eps)
 
 
 def _scaled(

@@ -14,7 +14,7 @@ from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError
 from metta.train.batch_sizing import BatchPlan
 from metta.train.machine import plan_config
-from metta.train.settings import changed_paths, setting_paths
+from metta.train.settings import changed_paths, paths_set_by
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
 __all__ = ["NumericsPlan", "resolve_batch", "resolve_device", "resolve_plan"]
@@ -104,8 +104,7 @@ def resolve_batch(
             f"auto_batch chooses the number of environments, but {type(env).__name__} brings its own; "
             "give an id or a factory, or leave auto_batch off"
         )
-    names = setting_paths(config)
-    was_set = changed_paths(config) | {names[name] for name in settings}
+    was_set = changed_paths(config) | paths_set_by(settings)
     probe = make_vec_env(env, env_kwargs=env_kwargs)
     try:
         actions = int(np.prod(probe.action_space.shape or (1,)))

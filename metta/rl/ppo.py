@@ -11,7 +11,7 @@ from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_variance
-from metta.ops.losses import normalize_advantages
+from metta.ops.losses import normalize_advantages, scale_advantages
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
 from metta.rl.experience import RolloutBuffer, obs_column, split_obs
 from metta.rl.optimizer import FlatAdam, adapted_rate, as_stepper, scheduled
@@ -243,7 +243,9 @@ class PPOOptimizer:
     def _prepare(self, batch: Minibatch) -> Minibatch:
         """Normalise advantages over the whole minibatch, before it is split for accumulation."""
         if self.config.normalize_advantages:
-            scaled = normalize_advantages(batch.columns["advantages"], batch.weights)
+            weighted = self.config.advantage_estimator == "vtrace"
+            rule = scale_advantages if weighted else normalize_advantages
+            scaled = rule(batch.columns["advantages"], batch.weights)
             return replace(batch, advantages=scaled)
         return batch
 

@@ -29,6 +29,7 @@ from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
 from metta.store.run_directory import RunDirectory
 from metta.train.layers import resolve
+from metta.train.origins import DEFAULT
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 
 __all__ = ["RunSession", "build_hooks"]
@@ -105,6 +106,12 @@ class RunSession:
         self.provenance = provenance
         self._opened_wandb: Any = None
         self._event_log: EventLog | None = None
+
+    @property
+    def paths_set(self) -> set[str]:
+        """Settings that somebody chose, also where the choice equals the default."""
+        settings = (self.provenance or {}).get("settings", {})
+        return {path for path, about in settings.items() if about["origin"] != str(DEFAULT)}
 
     def open(self) -> None:
         """Take the run's lock; `RunLockedError` names the trainer that has it."""

@@ -133,6 +133,8 @@ class TrainerState:
     """Metrics of the last epoch."""
     eval_scores: EvalRewardSummary = field(default_factory=EvalRewardSummary)
     """The last scores; written by whoever evaluates."""
+    eval_epoch: int | None = None
+    """The epoch that they belong to."""
     stats: StatsTracker = field(default_factory=StatsTracker)
     policies: PolicyTracker = field(default_factory=PolicyTracker)
     shared: dict[str, Any] = field(default_factory=dict)
@@ -164,6 +166,7 @@ class TrainerState:
             "first_step": self.first_step,
             "progress": self.progress,
             "eval_scores": self.eval_scores.to_dict(),
+            "eval_epoch": self.eval_epoch,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -172,3 +175,4 @@ class TrainerState:
         self.first_step = int(state["first_step"])
         self.progress = float(state["progress"])
         self.eval_scores = EvalRewardSummary.from_dict(state["eval_scores"])
+        self.eval_epoch = state["eval_epoch"]

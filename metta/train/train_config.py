@@ -82,7 +82,7 @@ class PPOConfig:
     max_grad_norm: Positive | None = 0.5
     """Global gradient norm above which gradients are scaled down; None: never."""
     normalize_advantages: bool = True
-    """Shift and scale advantages to mean 0, deviation 1 in each minibatch."""
+    """Shift and scale advantages to mean 0, deviation 1 in each minibatch; V-trace's are scaled only."""
     target_kl: Positive | None = None
     """Stop the update before a step whose minibatch KL is above this; None: never."""
     advantage_estimator: Literal["gae", "vtrace"] = "gae"

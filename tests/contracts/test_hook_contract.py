@@ -255,7 +255,7 @@ def test_hooks_close_once_in_reverse_when_training_ends_or_fails(tmp_path: Path)
                 hook = make(folder)
                 before = getattr(hook, "close", None)
 
-                def close(name: str = name, before: Any = before) -> None:
+                def close(name: str = name, before: Any = before, closed: Any = closed) -> None:
                     closed.append(name)
                     if before is not None and name not in ("everything", "odd signatures"):
                         before()

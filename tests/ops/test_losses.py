@@ -7,6 +7,7 @@ from metta.ops.losses import (
     clipped_surrogate,
     log_ratios,
     normalize_advantages,
+    scale_advantages,
     value_loss,
     weighted_mean,
     zero_unweighted,
@@ -225,3 +226,16 @@ def test_normalized_advantages_agree_when_weights_are_absent_or_all_one(count: i
     advantages = torch.arange(count, dtype=torch.float64) ** 2 + 3.0
     weighted = normalize_advantages(advantages, torch.ones_like(advantages))
     torch.testing.assert_close(normalize_advantages(advantages, None), weighted, rtol=1e-14, atol=0)
+
+
+def test_advantages_keep_their_sign_and_zero_when_they_are_only_scaled() -> None:
+    found = scale_advantages(double(3.0, 0.0, -4.0, 5.0), None, eps=0.0)
+    rms = (50 / 4) ** 0.5
+    assert found.tolist() == pytest.approx([3 / rms, 0.0, -4 / rms, 5 / rms])
+    weighted = scale_advantages(double(3.0, NAN, -4.0), double(1.0, 0.0, 1.0), eps=0.0)
+    assert weighted.tolist() == pytest.approx([3 / 12.5**0.5, 0.0, -4 / 12.5**0.5])
+
+
+def test_equal_and_zero_advantages_stay_finite_when_they_are_only_scaled() -> None:
+    assert scale_advantages(double(2.0, 2.0), None).tolist() == pytest.approx([1.0, 1.0])
+    assert scale_advantages(double(0.0, 0.0), None).tolist() == [0.0, 0.0]

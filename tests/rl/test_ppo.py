@@ -11,6 +11,7 @@ from torch import Tensor
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env
+from metta.envs.toy import CorridorEnv
 from metta.errors import ConfigError, NonFiniteError, PolicyError, RolloutError, StateError
 from metta.rl.collector import RolloutCollector
 from metta.rl.custom_losses import CustomLoss
@@ -18,6 +19,7 @@ from metta.rl.experience import RolloutBuffer
 from metta.rl.optimizer import make_optimizer
 from metta.rl.ppo import PPOOptimizer
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.rl.rollout_data import present_log_probs
 from metta.stateful import digest_of
 from metta.train.train_config import AgentConfig, OptimizerConfig, PPOConfig
 
@@ -388,3 +390,24 @@ def test_normalisers_move_after_learning_when_a_trainer_learns() -> None:
             trainer.learn(data)
             assert set(seen) == {16.0 * update}
             seen.clear()
+
+
+@pytest.mark.parametrize(("estimator", "moves"), [("vtrace", True), ("gae", False)])
+def test_equally_good_actions_gain_when_advantages_carry_importance_weights(
+    estimator: str, moves: bool
+) -> None:
+    """A mean taken off after weighting is no baseline: V-trace's advantages are scaled, never shifted."""
+    settings = {"num_envs": 4, "n_steps": 16, "n_epochs": 1, "num_minibatches": 1, "lr": 1e-2}
+    with PPOTrainer(
+        None, CorridorEnv, advantage_estimator=estimator, ent_coef=0.0, vf_coef=0.0, **settings
+    ) as trainer:
+        data = dict(trainer.collect_rollouts())
+        ones, zeros = torch.ones_like(data["values"]), torch.zeros_like(data["values"])
+        data |= {"rewards": ones, "values": zeros, "next_values": zeros}
+        data |= {"terminated": ones.bool(), "truncated": zeros.bool()}
+        del data["advantages"], data["returns"]
+        before = present_log_probs(data, trainer.policy)
+        trainer.learn(data)
+        gain = float((present_log_probs(data, trainer.policy) - before).mean())
+        assert (gain > 1e-3) is moves
+        assert moves or abs(gain) < 1e-6

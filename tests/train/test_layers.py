@@ -133,9 +133,10 @@ def test_sizes_are_legal_when_they_do_not_matter(settings: list[str]) -> None:
     resolve(None, [], settings)
 
 
-def test_sizes_are_left_to_the_trainer_when_the_environment_may_be_any() -> None:
+def test_sizes_are_left_to_the_trainer_when_the_environment_may_be_any(tmp_path: Path) -> None:
     config = TrainingConfig.from_dict({"minibatch_size": 100, "core": "lstm", "bptt_horizon": 24})
     assert config.trainer.ppo.minibatch_size == 100
+    assert TrainingConfig.from_yaml(config.to_yaml(tmp_path / "config.yaml")) == config
 
 
 @pytest.mark.parametrize(

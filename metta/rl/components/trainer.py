@@ -26,6 +26,7 @@ from metta.rl.run_session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
 from metta.rl.training_components import TrainingComponents, build_components
 from metta.rl.training_state import TrainerState
+from metta.train.batch_sizing import BatchPlan
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 
 __all__ = ["Trainer"]
@@ -94,6 +95,8 @@ class Trainer:
         self.hooks = HookRegistry(self.state)
         self.environment_manager = EnvironmentManager(self.config, self.curriculum)
         self.components: TrainingComponents | None = None
+        self.batch_plan: BatchPlan | None = None
+        """Sizes that `auto_batch` chose, and why."""
         self.stop_signal: int | None = None
         """The signal that ended the last training, if one did."""
 
@@ -126,8 +129,10 @@ class Trainer:
     def _build(self, vectorization: Vectorization | None) -> None:
         task = self.curriculum.task
         if self.config.rollout.auto_batch:
-            sized, _ = resolve_batch(self.training_config, task.env, {}, task.env_kwargs)
-            self.training_config = sized
+            chosen = {} if self.session is None else dict.fromkeys(self.session.paths_set)
+            self.training_config, self.batch_plan = resolve_batch(
+                self.training_config, task.env, chosen, task.env_kwargs
+            )
             self.environment_manager.config = self.config
         vecenv = self.environment_manager.create(vectorization)
         spaces = vecenv.observation_space, vecenv.action_space

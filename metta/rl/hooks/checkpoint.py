@@ -103,7 +103,11 @@ class CheckpointHook(TrainerHook):
             self._snapshot(registry or _registry(policy, optimizer), policy, trainer_state)
 
     def on_checkpoint(
-        self, checkpoint: PendingCheckpoint, trainer_state: TrainerState, wandb_run: Any
+        self,
+        checkpoint: PendingCheckpoint,
+        trainer_state: TrainerState,
+        wandb_run: Any,
+        stats_client: Any = None,
     ) -> None:
         """Commit the snapshot, and upload its policy where that is due."""
         if self.checkpoint_manager is None or checkpoint is not self._pending:
@@ -113,7 +117,12 @@ class CheckpointHook(TrainerHook):
         scores = trainer_state.eval_scores
         if self._are_new(scores):
             checkpoint.metadata |= {"score": scores.avg_category_score, **scores.to_dict()}
-        self._note(trainer_state, self._commit(self.checkpoint_manager, checkpoint))
+        record = self._commit(self.checkpoint_manager, checkpoint)
+        self._note(trainer_state, record)
+        if stats_client is not None:
+            stats_client.record_policy(
+                epoch=record.epoch, agent_step=record.agent_step, uri=record.uri
+            )
         self._upload(trainer_state, wandb_run)
 
     def on_training_end(

@@ -36,8 +36,6 @@ class EvaluationHook(TrainerHook):
         self.curriculum = curriculum or Curriculum()
         self.evaluator = evaluator or PolicyEvaluator(self.curriculum.task, eval_config, seed=seed)
         self.eval_scores = EvalRewardSummary()
-        self.evaluated_epoch: int | None = None
-        """The last epoch that was scored."""
         self.failures_in_a_row = 0
 
     def on_epoch_end(
@@ -61,7 +59,7 @@ class EvaluationHook(TrainerHook):
     ) -> None:
         """Score the final policy, unless its epoch was scored already, or a signal says to hurry."""
         hurry = trainer_state.shared.get("stop_signal") is not None
-        is_scored = self.evaluated_epoch == trainer_state.epoch
+        is_scored = trainer_state.eval_epoch == trainer_state.epoch
         if self.eval_config is not None and not is_scored and not hurry:
             self._evaluate(trainer_state, policy, checkpoint_hook, stats_client)
 
@@ -85,7 +83,7 @@ class EvaluationHook(TrainerHook):
             )
             return
         self.failures_in_a_row = 0
-        self.evaluated_epoch = state.epoch
+        state.eval_epoch = state.epoch
         self.eval_scores = state.eval_scores = scores
         if stats_client is not None:
             stats_client.record_evaluation(

@@ -66,6 +66,7 @@ class MetricsHook(TrainerHook):
         self._last_step = 0
         self._last_beat = -float("inf")
         self._last_scores: dict[str, float] = {}
+        self._reason: str | None = None
         self._last_epoch: tuple[Mapping[str, float], Any, Any] = ({}, None, None)
 
     def on_training_start(
@@ -122,23 +123,25 @@ class MetricsHook(TrainerHook):
     def on_training_end(
         self, trainer_state: TrainerState, config: Any, stats_client: Any, reason: str
     ) -> None:
-        """Log epochs that wait and scores that came last, and end the run."""
+        """Log epochs that wait and scores that came last; `close` notes the end."""
         self._begin(trainer_state, config, stats_client)
         if trainer_state.epoch > trainer_state.stats.stats_epoch_start:
             self._log_epochs(trainer_state)
         elif trainer_state.eval_scores.to_metrics() != self._last_scores:
             self._log_row(trainer_state, {}, {})
-        self._end_run(trainer_state, reason)
+        self._reason = reason
 
-    def on_exception(self, trainer_state: TrainerState, exc: BaseException) -> None:
-        """Note how the run ended."""
-        self._end_run(trainer_state, f"{type(exc).__name__}: {exc}")
+    def on_exception(self, exc: BaseException) -> None:
+        """Remember how the run ended."""
+        self._reason = f"{type(exc).__name__}: {exc}"
 
-    def close(self) -> None:
-        """Deliver what was logged and release everything; another training opens it again."""
+    def close(self, trainer_state: TrainerState | None = None) -> None:
+        """Note the end, deliver what was logged, release everything; another training opens it again."""
         if not self._is_open:
             return
         self._is_open = False
+        if trainer_state is not None:
+            self._end_run(trainer_state)
         self.timer.stop_all()
         self._last_epoch = {}, None, None
         cleanup_monitoring(self._monitor)
@@ -158,7 +161,7 @@ class MetricsHook(TrainerHook):
         if self._settings.monitor_seconds:
             self._monitor = setup_monitoring(self._settings.monitor_seconds)
         self._hyperparameters = hyperparameters_of(config)
-        self._last_step = state.agent_step
+        self._last_step, self._last_scores = state.agent_step, state.eval_scores.to_metrics()
         stats = state.stats
         if crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval):
             # a row of these epochs was due: it was logged, or nobody listened
@@ -235,6 +238,8 @@ class MetricsHook(TrainerHook):
             self._last_beat = now
             self._client.heartbeat(run_id, agent_step=state.agent_step, epoch=state.epoch)
 
-    def _end_run(self, state: TrainerState, reason: str) -> None:
-        if self._is_open and self._client is not None and state.stats.stats_run_id is not None:
-            self._client.end_run(state.stats.stats_run_id, reason)
+    def _end_run(self, state: TrainerState) -> None:
+        """The last event, unless the hook leaves a run that goes on."""
+        run_id, reason, self._reason = state.stats.stats_run_id, self._reason, None
+        if self._client is not None and run_id is not None and reason is not None:
+            self._client.end_run(run_id, reason)

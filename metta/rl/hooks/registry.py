@@ -140,15 +140,20 @@ class HookRegistry:
     def fire(self, event: str, **offers: Any) -> list[Any]:
         """Tell every enabled hook that listens; returns what they returned."""
         returned = []
-        for entry in self._entries:
-            listener = entry.listeners.get(event)
-            if listener is None or not entry.enabled:
-                continue
+        for entry, listener in self._listening(event):
             try:
                 returned.append(listener(self._offers(offers)))
             except Exception as error:  # noqa: BLE001  # whatever a hook raises is named after it
                 self._failed(entry, event, error)
         return returned
+
+    def _listening(self, event: str) -> list[tuple[_Entry, Callable[[Mapping[str, Any]], Any]]]:
+        """Who hears this event; what changes while it runs counts from the next one on."""
+        return [
+            (entry, entry.listeners[event])
+            for entry in self._entries
+            if entry.enabled and event in entry.listeners
+        ]
 
     def _offers(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -181,10 +186,7 @@ class HookRegistry:
 
     def fire_exception(self, exc: BaseException) -> None:
         """Tell every hook that training failed; their own failures become notes on `exc`."""
-        for entry in self._entries:
-            listener = entry.listeners.get("on_exception")
-            if listener is None or not entry.enabled:
-                continue
+        for entry, listener in self._listening("on_exception"):
             try:
                 listener(self._offers({"exc": exc}))
             except Exception as error:  # noqa: BLE001  # the first exception is never hidden

@@ -9,16 +9,16 @@ from metta.envs.multiprocess import MultiprocessVecEnv
 from metta.envs.serial import SerialVecEnv
 from metta.envs.toy import CorridorEnv
 from metta.errors import ConfigError, EnvError, StateError
-from metta.rl.components import (
-    EnvironmentManager,
-    EvaluationManager,
-    OptimizerManager,
-    RolloutManager,
-    TrainingManager,
-)
+from metta.rl.components.environment_manager import EnvironmentManager
+from metta.rl.components.evaluation_manager import EvaluationManager
+from metta.rl.components.optimizer_manager import OptimizerManager
+from metta.rl.components.rollout_manager import RolloutManager
+from metta.rl.components.stats_manager import StatsManager
+from metta.rl.components.training_manager import TrainingManager
 from metta.rl.evaluator import PolicyEvaluator
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.training_state import TrainerState
+from metta.sim.scores import EvalRewardSummary
 from metta.train.train_config import (
     CurriculumConfig,
     EvaluationConfig,
@@ -197,3 +197,55 @@ def test_evaluation_manager_scores_and_remembers_when_it_evaluates(trainer: PPOT
     assert state.eval_scores is scores
     assert manager.episodes is not None
     assert len(manager.episodes.returns) == 3
+
+
+def test_stats_manager_gathers_rollout_stats_when_rollouts_end() -> None:
+    manager = StatsManager()
+    manager.add_rollout_stats({"episode_return": [1.0, 2.0], "env/key": [5.0]})
+    manager.add_rollout_stats({"episode_return": [6.0]})
+    row = manager.build_stats({})
+    assert (row["env_episode/return"], row["overview/reward"], row["env_info/key"]) == (
+        3.0,
+        3.0,
+        5.0,
+    )
+    assert manager.tracker is manager.state.stats
+
+
+def test_stats_manager_measures_gradients_and_weights_when_asked(trainer: PPOTrainer) -> None:
+    trainer.learn(trainer.collect_rollouts())
+    manager = StatsManager(trainer.state)
+    found = manager.compute_grad_stats(trainer.policy)
+    flat = torch.cat([p.grad.flatten() for p in trainer.policy.parameters()])
+    assert found["norm"] == pytest.approx(float(flat.norm()), rel=1e-5)
+    weights = torch.cat([p.detach().flatten() for p in trainer.policy.parameters()])
+    assert manager.compute_weight_stats(trainer.policy)["norm"] == pytest.approx(
+        float(weights.norm())
+    )
+    assert manager.build_stats({})["grad/norm"] == found["norm"]
+
+
+def test_stats_manager_builds_one_row_when_it_is_time_to_log(trainer: PPOTrainer) -> None:
+    data = trainer.collect_rollouts()
+    losses = trainer.learn(data)
+    trainer.state.agent_step, trainer.state.epoch = 16, 1
+    row = StatsManager(trainer.state).build_stats(losses, data)
+    assert (row["metric/agent_step"], row["metric/epoch"]) == (16.0, 1.0)
+    assert row["losses/policy_loss"] == losses["policy_loss"]
+    assert row["experience/rewards_mean"] == pytest.approx(float(data["rewards"].mean()))
+
+
+def test_stats_manager_keeps_evaluation_scores_when_they_are_set() -> None:
+    state = TrainerState()
+    manager = StatsManager(state)
+    manager.eval_scores = EvalRewardSummary({"training/x": 2.0})
+    assert state.eval_scores.avg_category_score == 2.0
+    assert manager.build_stats({})["eval_training/score"] == 2.0
+
+
+def test_stats_manager_begins_anew_when_it_is_cleared() -> None:
+    manager = StatsManager(TrainerState(epoch=4))
+    manager.add_rollout_stats({"episode_return": [1.0]})
+    manager.clear()
+    assert (manager.tracker.rollout_stats, manager.tracker.stats_epoch_start) == ({}, 4)
+    assert manager.tracker.mean_return == 1.0

@@ -22,6 +22,7 @@ from metta.rl.hooks.base import EVENTS, TrainerHook
 from metta.rl.trainer import train
 from metta.store.checkpoint_files import list_checkpoints, read_checkpoint
 from metta.store.policy_store import PolicyStore
+from metta.train.layers import resolve
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
@@ -128,6 +129,14 @@ def test_batch_sizes_are_chosen_when_auto_batch_asks_for_it() -> None:
     with Trainer(small(auto_batch=True, horizon=16)) as trainer:
         assert trainer.config.rollout.horizon == 16
         assert trainer.environment_manager.num_agents == trainer.config.rollout.num_envs
+
+
+def test_chosen_sizes_stay_when_they_equal_the_default_and_auto_batch_is_on(tmp_path: Path) -> None:
+    resolved = resolve("cartpole", [], ["auto_batch=true", "num_envs=8", "verbose=false"])
+    trainer = Trainer(resolved.config, run_dir=tmp_path, provenance=resolved.provenance())
+    with trainer:
+        assert trainer.batch_plan is not None
+        assert trainer.environment_manager.num_agents == 8
 
 
 def test_options_of_a_run_are_refused_when_there_is_no_run_directory(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_policies_are_scored_at_intervals_and_at_the_end_when_training_runs(
     trainer = run(hook)
     assert len(evaluator.seen) == times
     assert evaluator.seen[-1] == trainer.policy.parameter_hash()
-    assert hook.evaluated_epoch == 5
+    assert trainer.state.eval_epoch == 5
     assert hook.get_eval_scores().simulation_scores == {"training/x": float(times)}
     assert trainer.state.eval_scores is hook.get_eval_scores()
 

@@ -1,0 +1,94 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from metta.cli.main import main
+from metta.cli.resume import find_run
+from metta.errors import ConfigError
+from metta.loggers import read_events
+from metta.store.checkpoint_files import list_checkpoints
+from metta.train.train_config import TrainingConfig
+
+SMALL = [
+    "num_envs=2",
+    "n_steps=8",
+    "n_epochs=1",
+    "num_minibatches=1",
+    "hidden_size=8",
+    "eval_episodes=2",
+]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder with one run of 48 steps."""
+    words = ["train", "cartpole", *SMALL, "total_timesteps=48", "--run", "first"]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    return tmp_path
+
+
+def resume(runs: Path, *words: str) -> int:
+    return main(["resume", *words, "--output", str(runs)])
+
+
+def test_training_goes_on_when_a_run_is_resumed_for_longer(runs: Path) -> None:
+    assert resume(runs, "first", "total_timesteps=96") == 0
+    folder = runs / "first"
+    assert list_checkpoints(folder / "checkpoints")[-1].epoch == 6
+    assert TrainingConfig.from_yaml(folder / "config.yaml").trainer.total_timesteps == 96
+    starts = [
+        event.payload for event in read_events(folder / "events.jsonl") if event.kind == "run_start"
+    ]
+    assert [start["continued"] for start in starts] == [False, True]
+
+
+def test_the_origin_of_settings_is_kept_when_a_run_is_resumed(runs: Path) -> None:
+    resume(runs, "first", "total_timesteps=64")
+    stored = json.loads((runs / "first" / "provenance.json").read_text())["settings"]
+    assert stored["trainer.ppo.gamma"]["origin"] == "preset cartpole"
+    assert stored["trainer.rollout.num_envs"]["origin"] == "command line"
+    total = stored["trainer.total_timesteps"]
+    assert (total["value"], total["origin"]) == (64, "command line")
+    assert total["overrides"][0]["value"] == 48
+
+
+def test_nothing_more_is_trained_when_the_run_is_done(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = list_checkpoints(runs / "first" / "checkpoints")[-1].path
+    rows = (runs / "first" / "metrics.csv").read_text()
+    assert resume(runs, "first") == 0
+    assert list_checkpoints(runs / "first" / "checkpoints")[-1].path == before
+    assert (runs / "first" / "metrics.csv").read_text() == rows
+
+
+def test_the_run_is_found_by_path_or_name(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_run("first", runs) == runs / "first"
+    assert find_run(str(runs / "first"), Path("elsewhere")) == runs / "first"
+    monkeypatch.chdir(runs)
+    assert find_run("first", Path("elsewhere")) == Path("first")
+
+
+def test_the_name_is_suggested_when_it_is_misspelt(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resume(runs, "frist") == 2
+    assert "did you mean 'first'?" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="there is no run 'x'"):
+        find_run("x", runs / "nowhere")
+
+
+@pytest.mark.parametrize("word", ["acrobot", "other.yaml"])
+def test_other_settings_are_refused_when_they_would_replace_the_runs(
+    runs: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resume(runs, "first", word) == 2
+    assert f"{word} would replace the run's settings" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_when_its_provenance_is_lost(runs: Path) -> None:
+    (runs / "first" / "provenance.json").unlink()
+    assert resume(runs, "first", "total_timesteps=64") == 0
+    stored = json.loads((runs / "first" / "provenance.json").read_text())["settings"]
+    assert stored["trainer.ppo.gamma"]["origin"].startswith(str(runs / "first" / "config.yaml"))
