@@ -74,7 +74,9 @@ class StateRegistry:
     def replace(self, component: Stateful) -> None:
         """Put a component in the place of the one with its name."""
         if component.state_name not in self._components:
-            raise StateError(f"no component is called {component.state_name!r}; there are {self.names()}")
+            raise StateError(
+                f"no component is called {component.state_name!r}; there are {self.names()}"
+            )
         self._components[component.state_name] = component
 
     def names(self) -> list[str]:
