@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c
 
-.PHONY: help train test check format setup learning bench clean
+.PHONY: help train test check format setup learning bench overhead clean
 
 help:
 	@echo "make train      set up and train CartPole to a solved policy (under a minute)"
 	@echo "make test       set up and run every check of this project: lint, types, layers, tests"
 	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
 	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
+	@echo "make overhead   CPU seconds of every face over a bare loop of the parts"
 
 $(VENV)/train-installed: $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +48,9 @@ learning: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
+
+overhead: setup
+	$(BIN)/python -m benchmarks.overhead
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .coverage*

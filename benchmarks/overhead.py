@@ -1,10 +1,11 @@
 """What the faces cost over a bare loop of the parts, in CPU seconds.
 
-    python -m benchmarks.overhead [--repetitions 7] [--epochs 120]
+    python -m benchmarks.overhead [--repetitions 5] [--epochs 150]
 
-Every repetition runs every face once, in turn, each in its own process, with equal settings, so that
-their numbers are equal too. CPU seconds count all threads and are taken from the tenth epoch to the
-last; ratios are to the bare loop of the same repetition, with a bootstrap interval of their median.
+All faces train at the same time in one process, with equal settings, and take turns after every epoch,
+so that whatever the machine does hits all alike. Counted are the CPU seconds of each face's own thread,
+and for the run with hooks also those of its sinks and its monitor. Every face must learn the same.
+Ratios are to the bare loop; the interval is a bootstrap over blocks of epochs.
 """
 
 import argparse
@@ -12,17 +13,59 @@ import contextlib
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 from benchmarks import settings as s
 
 WARM_EPOCHS = 10
+BLOCK = 5
+"""Epochs that are drawn together: neighbours are alike."""
 FACES = ("bare", "functional", "ppo_trainer", "trainer", "trainer_hooks")
+
+
+class Turns:
+    """Lets threads run one after the other, and notes how much CPU time each turn took."""
+
+    def __init__(self, names) -> None:
+        self.order = list(names)
+        self.turn = self.order[0]
+        self.changed = threading.Condition()
+        self.seconds = {name: [] for name in names}
+        self.started: dict[str, float] = {}
+
+    def wait(self) -> None:
+        """Wait for a turn: building draws random numbers too, so it has one of its own."""
+        name = threading.current_thread().name
+        with self.changed:
+            self.changed.wait_for(lambda: self.turn == name)
+
+    def next_epoch(self) -> None:
+        """An epoch of the calling face is over: let the others have one."""
+        name = threading.current_thread().name
+        if name in self.started:
+            self.seconds[name].append(time.thread_time() - self.started[name])
+        self._pass_on(name)
+        self.wait()
+        self.started[name] = time.thread_time()
+
+    def leave(self) -> None:
+        """The calling face has no more epochs."""
+        self._pass_on(threading.current_thread().name, stays=False)
+
+    def _pass_on(self, name: str, *, stays: bool = True) -> None:
+        with self.changed:
+            place = self.order.index(name)
+            if not stays:
+                self.order.remove(name)
+                place -= 1
+            if self.order:
+                self.turn = self.order[(place + 1) % len(self.order)]
+            self.changed.notify_all()
 
 
 def config_for(epochs: int, **more):
@@ -100,63 +143,96 @@ def trainer_hooks(config, note) -> str:
         return trainer(config, note, folder)
 
 
-def job(face: str, epochs: int) -> None:
-    """Run one face and print its CPU seconds after the warm epochs, and the hash of what it learned."""
+def background_seconds() -> float:
+    """CPU seconds of threads that no face runs in: sinks and the monitor of the run with hooks."""
+    others = [t for t in threading.enumerate() if t.name not in (*FACES, "MainThread")]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(t.ident)) for t in others if t.ident)
+
+
+def job(first: int, epochs: int) -> None:
+    """Train with every face, in turns; print CPU seconds per epoch and what each learned."""
     s.require_one_thread()
-    marks: list[float] = []
-    config = config_for(epochs, verbose=face == "trainer_hooks")
-    found = globals()[face](config, lambda: marks.append(time.process_time()))
-    cpu = marks[epochs - 1] - marks[WARM_EPOCHS]
-    print(json.dumps({"cpu": cpu / (epochs - 1 - WARM_EPOCHS), "hash": found}))
+    order = FACES[first:] + FACES[:first]
+    turns, hashes, background = Turns(order), {}, []
+
+    def run(face: str) -> None:
+        def note() -> None:
+            if face == "trainer_hooks":
+                background.append(background_seconds())
+            turns.next_epoch()
+
+        turns.wait()
+        config = config_for(epochs, verbose=face == "trainer_hooks")
+        hashes[face] = globals()[face](config, note)
+        turns.leave()
+
+    threads = [threading.Thread(target=run, args=(face,), name=face) for face in order]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(set(hashes.values())) != 1 or len(hashes) != len(FACES):
+        raise SystemExit(f"the faces learned different things: {hashes}")
+    count = epochs - 1 - WARM_EPOCHS
+    seconds = {face: turns.seconds[face][WARM_EPOCHS : WARM_EPOCHS + count] for face in FACES}
+    extra = (background[-1] - background[WARM_EPOCHS]) / (len(background) - 1 - WARM_EPOCHS)
+    seconds["trainer_hooks"] = [own + extra for own in seconds["trainer_hooks"]]
+    print(json.dumps(seconds))
 
 
-def measure(face: str, epochs: int) -> dict:
-    command = [sys.executable, "-m", "benchmarks.overhead", "--job", face, "--epochs", str(epochs)]
+def measure(first: int, epochs: int) -> dict[str, list[float]]:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.overhead",
+        "--first",
+        str(first),
+        "--epochs",
+        str(epochs),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                          env=environment, check=True)  # fmt: skip
     return json.loads(run.stdout)
 
 
-def interval(ratios: list[float]) -> tuple[float, float]:
+def interval(own: list[float], plain: list[float]) -> tuple[float, float]:
+    """95 % of the ratios of sums, blocks of epochs drawn again and again."""
     generator = random.Random(0)
-    medians = sorted(
-        statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(2000)
-    )
-    return medians[50], medians[-51]
+    starts = range(0, len(own) - BLOCK + 1, BLOCK)
+    blocks = [(sum(own[i : i + BLOCK]), sum(plain[i : i + BLOCK])) for i in starts]
+    ratios = []
+    for _ in range(2000):
+        drawn = generator.choices(blocks, k=len(blocks))
+        ratios.append(sum(a for a, _ in drawn) / sum(b for _, b in drawn))
+    ratios.sort()
+    return ratios[50], ratios[-51]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--epochs", type=int, default=120)
-    parser.add_argument("--job", choices=FACES, help=argparse.SUPPRESS)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/overhead.json"))
     options = parser.parse_args()
-    if options.job:
-        job(options.job, options.epochs)
+    if options.first is not None:
+        job(options.first, options.epochs)
         return
     results: dict[str, list[float]] = {face: [] for face in FACES}
-    hashes: set[str] = set()
     for repetition in range(options.repetitions):
-        # another order each time: whoever comes first has the warmest machine
-        for face in FACES[repetition % len(FACES) :] + FACES[: repetition % len(FACES)]:
-            found = measure(face, options.epochs)
-            results[face].append(found["cpu"])
-            hashes.add(found["hash"])
+        # another face begins each time
+        for face, seconds in measure(repetition % len(FACES), options.epochs).items():
+            results[face] += seconds
         print(f"repetition {repetition + 1} done", flush=True)
-    if len(hashes) != 1:
-        raise SystemExit(f"the faces learned different things: {hashes}")
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=2))
-    print(
-        "\n| face | CPU ms per epoch (median) | over the bare loop (median, 95 % interval) |\n|---|---|---|"
-    )
+    print("\n| face | CPU ms per epoch | over the bare loop (95 % interval) |\n|---|---|---|")
+    plain = results["bare"]
     for face, seconds in results.items():
-        ratios = [own / plain for own, plain in zip(seconds, results["bare"], strict=True)]
-        low, high = interval(ratios)
-        over = f"{statistics.median(ratios) - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})"
-        print(f"| {face} | {statistics.median(seconds) * 1e3:.1f} | {over} |")
+        low, high = interval(seconds, plain)
+        over = f"{sum(seconds) / sum(plain) - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})"
+        print(f"| {face} | {sum(seconds) / len(seconds) * 1e3:.2f} | {over} |")
 
 
 if __name__ == "__main__":

@@ -178,3 +178,21 @@ def test_the_digest_changes_when_only_the_version_changes() -> None:
     before = registry_of(counter).digest()
     counter.state_version = 2
     assert registry_of(counter).digest() != before
+
+
+def test_a_component_takes_the_place_of_its_namesake_when_it_is_replaced() -> None:
+    registry = StateRegistry()
+    first, second = NamedState("part", _Holder(1)), NamedState("part", _Holder(2))
+    registry.add(first)
+    registry.replace(second)
+    assert registry.snapshot()["part"]["state"] == {"value": 2}
+    with pytest.raises(StateError, match="no component is called 'other'; there are \\['part'\\]"):
+        registry.replace(NamedState("other", _Holder(3)))
+
+
+class _Holder:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}

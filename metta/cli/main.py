@@ -6,13 +6,15 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, ModuleType
+from typing import Any
 
 from metta import __version__
 from metta.cli.words import join_dotted
-from metta.errors import ConfigError, MettaError, MissingExtraError
+from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return _OK
     _take_rest(parser, options, rest)
-    with _sigterm() as terminated:
+    with _sigterm() as terminated, _plain_warnings():
         status = _run(options)
     return _TERMINATED if terminated and status == _INTERRUPTED else status
 
@@ -97,6 +99,24 @@ def _run(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _OK
     return status
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Metta's warnings as a line for people, without file names of the library."""
+    before = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, MettaWarning):
+            print(f"metta: warning: {message}", file=sys.stderr)
+        else:
+            before(message, category, *where, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 @contextmanager

@@ -62,9 +62,10 @@ class PPOTrainer:
         self.config = apply_settings(config or TrainingConfig(), settings)
         self.batch_plan: BatchPlan | None = None
         """Sizes that `auto_batch` chose, and why."""
+        env_kwargs = self.config.trainer.curriculum.env_kwargs
         if self.config.trainer.rollout.auto_batch:
-            self.config, self.batch_plan = resolve_batch(self.config, env, settings)
-        self.env = configured_vec_env(env, self.config.trainer.rollout)
+            self.config, self.batch_plan = resolve_batch(self.config, env, settings, env_kwargs)
+        self.env = configured_vec_env(env, self.config.trainer.rollout, env_kwargs)
         self.env_name = _name_of(env)
         try:
             self._build(policy, custom_losses)
@@ -177,11 +178,12 @@ class PPOTrainer:
 
     def _step(self, state: TrainerState, total: int) -> dict[str, float]:
         """An epoch of the two phases, which a subclass may have made its own."""
-        hooks, buffer = self.components.hooks, self.collector.experience
+        hooks = self.components.hooks
         state.measure_progress(total)
         self._steps_collected, self._rollout_stats = 0, {}
         hooks.fire("on_rollout_start")
         data = self.collect_rollouts(self.config.trainer.rollout.horizon)
+        buffer = self.collector.experience
         # a subclass that collects in its own way counts what it hands to learn()
         state.agent_step += self._steps_collected or _num_samples(data)
         hooks.fire("on_rollout_end", rollout_stats=self._rollout_stats, experience=buffer)

@@ -121,9 +121,8 @@ def _subsequences(parts: list[str]) -> Iterable[tuple[str, ...]]:
     return itertools.chain.from_iterable(itertools.combinations(parts, n) for n in lengths)
 
 
-def setting_paths(config: TrainingConfig | None = None) -> dict[str, str]:
+def setting_paths() -> dict[str, str]:
     """Every name under which a setting is known, with the path of its field."""
-    del config  # every configuration has the same settings
     return dict(_names().leaves)
 
 

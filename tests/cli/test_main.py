@@ -386,3 +386,26 @@ def test_torch_and_gymnasium_stay_unloaded_when_no_run_is_begun(arguments: list[
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_warning_is_one_plain_line_when_a_command_gives_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import warnings
+
+    from metta.cli import presets_command
+    from metta.errors import MettaWarning
+
+    def warn(options: object) -> int:
+        warnings.warn("the disk is full", MettaWarning, stacklevel=1)
+        warnings.warn("not ours", UserWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(presets_command, "run", warn)
+    shown = warnings.showwarning
+    with warnings.catch_warnings(record=True) as others:
+        warnings.simplefilter("always")
+        assert main(["presets"]) == 0
+    assert capsys.readouterr().err == "metta: warning: the disk is full\n"
+    assert [str(other.message) for other in others] == ["not ours"]
+    assert warnings.showwarning is shown

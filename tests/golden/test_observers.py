@@ -96,18 +96,24 @@ def test_parameters_are_equal_when_nobody_or_somebody_watches(
     assert found == dict.fromkeys(found, unwatched)
 
 
-def test_parameters_are_equal_when_every_sink_writes(unwatched: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vectorization", ["serial", "multiprocessing"])
+def test_parameters_are_equal_when_every_sink_writes(
+    unwatched: str, vectorization: str, tmp_path: Path
+) -> None:
     more = {"tensorboard": True, "trainer.logging.wandb.mode": "offline", "verbose": True}
-    assert trained(tmp_path / "run", wandb_checkpoint_interval=2, **more) == unwatched
+    more["wandb_checkpoint_interval"] = 2
+    assert trained(tmp_path / "run", vectorization, **more) == unwatched
 
 
+@pytest.mark.parametrize("vectorization", ["serial", "multiprocessing"])
 def test_parameters_are_equal_when_hooks_are_swapped_at_run_time(
-    unwatched: str, tmp_path: Path
+    unwatched: str, vectorization: str, tmp_path: Path
 ) -> None:
     config = apply_settings(TrainingConfig(), SETTINGS)
     swapper, trainer = Swapper(tmp_path), Trainer(config)
     swapper.trainer = trainer
     trainer.add_hook(swapper)
+    trainer.setup(vectorization)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trainer.train()

@@ -411,3 +411,8 @@ def test_equally_good_actions_gain_when_advantages_carry_importance_weights(
         gain = float((present_log_probs(data, trainer.policy) - before).mean())
         assert (gain > 1e-3) is moves
         assert moves or abs(gain) < 1e-6
+
+
+def test_the_error_says_what_to_pass_when_the_config_is_a_whole_one() -> None:
+    with PPOTrainer(None, CorridorEnv) as trainer, pytest.raises(ConfigError, match="pass its ppo"):
+        PPOOptimizer(trainer.policy, trainer.optimizer, "cpu", trainer.config.trainer)

@@ -794,3 +794,11 @@ def test_numpy_arrays_are_not_shared_when_environments_reuse_theirs() -> None:
     with PPOTrainer(None, Reusing, num_envs=1, n_steps=5) as trainer:
         seen = trainer.collect_rollouts()["observations"][:, 0, 0]
     assert seen.tolist() == [0.0, 1.0, 2.0, 0.0, 1.0]
+
+
+def test_arguments_reach_the_environment_when_they_are_a_setting() -> None:
+    kwargs = {"max_episode_steps": 3}
+    with PPOTrainer(None, "CartPole-v1", num_envs=2, n_steps=8, env_kwargs=kwargs) as trainer:
+        trainer.collect_rollouts()
+        assert int(trainer.collector.meter.lengths.max()) <= 3
+        assert trainer.mean_return == 3.0

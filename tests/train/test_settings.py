@@ -61,7 +61,7 @@ def test_every_alias_leads_to_a_field_when_the_table_is_read(alias: str, path: s
 
 
 def test_no_alias_hides_a_field_when_both_have_one_name() -> None:
-    own = {path.rpartition(".")[2] for path in setting_paths(BASE).values()}
+    own = {path.rpartition(".")[2] for path in setting_paths().values()}
     assert not own & ALIASES.keys()
 
 
@@ -74,7 +74,7 @@ def test_the_usual_name_works_when_it_comes_from_another_library(name: str) -> N
 
 
 def test_every_field_can_be_set_when_its_path_is_given() -> None:
-    for path in set(setting_paths(BASE).values()):
+    for path in set(setting_paths().values()):
         value = value_at(BASE, path)
         assert value_at(apply_settings(BASE, {path: value}), path) == value
 
