@@ -1,6 +1,5 @@
 """Errors that users meet. Each message says what was asked, what was found and what to change."""
 
-import difflib
 from collections.abc import Iterable
 
 __all__ = [
@@ -90,5 +89,7 @@ class MettaWarning(UserWarning):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint naming the closest known spelling, or an empty string."""
+    import difflib  # seldom needed, and slow to import
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metta.cli.main import main
-from metta.cli.runs import summarize
+from metta.cli.run_summary import summarize
 from metta.loggers import EventLog
 from metta.train.train_config import TrainingConfig
 
