@@ -76,9 +76,9 @@ class StatsClient:
         """The run is alive."""
         self._append("heartbeat", run_id, numbers)
 
-    def end_run(self, run_id: str, reason: str) -> None:
-        """The training is over."""
-        self._append("run_end", run_id, {"reason": reason})
+    def end_run(self, run_id: str, reason: str, outcome: str = "done") -> None:
+        """The training is over: `outcome` is ``done``, ``stopped`` or ``failed``."""
+        self._append("run_end", run_id, {"reason": reason, "outcome": outcome})
 
     def _append(self, kind: str, run_id: str | None, payload: Mapping[str, Any]) -> None:
         self.event_log.append(kind, {"run_id": run_id or self.event_log.run_id, **payload})

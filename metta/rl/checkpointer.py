@@ -13,12 +13,19 @@ from torch import nn
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
-from metta.errors import CheckpointError, ConfigError, MettaWarning, MissingExtraError
+from metta.errors import (
+    CheckpointError,
+    ConfigError,
+    MettaWarning,
+    MissingExtraError,
+    StateError,
+)
 from metta.rl.training_state import TrainerState
 from metta.stateful import Stateful, StateRegistry
 from metta.store.checkpoint_files import (
     POLICY_FILE,
     Checkpoint,
+    checkpoint_folders,
     free_path,
     read_entry,
     read_newest_checkpoint,
@@ -97,6 +104,23 @@ class TrainingCheckpointer:
         self.latest_wandb_uri: str | None = None
         self._staged: tuple[int, FrozenPolicy, dict[str, Any]] | None = None
 
+    @classmethod
+    def from_config(
+        cls,
+        checkpoint_dir: str | os.PathLike[str],
+        config: CheckpointConfig,
+        policy_store: PolicyStore | None = None,
+        wandb_run: Any = None,
+    ) -> "TrainingCheckpointer":
+        """A checkpointer that keeps what the configuration asks for."""
+        return cls(
+            checkpoint_dir,
+            policy_store,
+            wandb_run,
+            keep_last=config.keep_last,
+            keep_every=config.keep_every,
+        )
+
     def snapshot(
         self,
         registry: StateRegistry,
@@ -127,7 +151,13 @@ class TrainingCheckpointer:
 
         Environments are not part of a checkpoint: the collector goes on with fresh episodes.
         """
-        registry.restore(checkpoint.snapshot)
+        try:
+            registry.restore(checkpoint.snapshot)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"the checkpoint {str(checkpoint.path)!r} does not fit this run: {error}; begin in another "
+                "folder, or go on with the settings that it was made with"
+            ) from error
 
     def save_policy(
         self, policy: Policy, epoch: int, metadata: Mapping[str, Any] | None = None
@@ -166,6 +196,10 @@ class TrainingCheckpointer:
         pending = PendingCheckpoint(epoch, agent_step, frozen, snapshot, about)
         record = self._write(self._folder(run_dir), pending)
         return path_of(record.uri)
+
+    def has_checkpoints(self) -> bool:
+        """Whether there is anything to go on from, readable or not."""
+        return bool(checkpoint_folders(self.checkpoint_dir))
 
     def load_trainer_state(
         self, run_dir: str | os.PathLike[str] | None = None
@@ -213,15 +247,17 @@ class TrainingCheckpointer:
         counters = {"epoch": pending.epoch, "agent_step": pending.agent_step}
         about = {**pending.metadata, **counters}
         path = write_checkpoint(folder, pending.snapshot, pending.policy, about)
+        record = record_of_checkpoint(read_entry(path))
+        rules = {"keep_last": self.keep_last, "keep_every": self.keep_every}
         try:
-            prune_checkpoints(folder, keep_last=self.keep_last, keep_every=self.keep_every)
+            prune_checkpoints(folder, newest=path, **rules)
         except OSError as error:  # the new one is safe; the old ones go with the next
             warnings.warn(
                 f"old checkpoints in {str(folder)!r} could not be removed: {error}",
                 MettaWarning,
                 stacklevel=3,
             )
-        return record_of_checkpoint(read_entry(path))
+        return record
 
     def _described(self, policy: Policy, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         """Metadata with the settings of a built-in agent; a network of one's own cannot be rebuilt."""

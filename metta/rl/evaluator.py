@@ -2,17 +2,31 @@
 
 from typing import Any
 
+import gymnasium
+from gymnasium.vector import VectorEnv
+
 from metta.agent.policy import Policy
 from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
+from metta.envs.vec_env import VecEnv
+from metta.errors import ConfigError
 from metta.seeding import derive_seed
 from metta.sim.scores import EvalRewardSummary
 from metta.sim.simulation import EpisodeScores, run_episodes
 from metta.train.run_config import EvaluationConfig
 
-__all__ = ["PolicyEvaluator"]
+__all__ = ["PolicyEvaluator", "require_own_env"]
 
 _CATEGORY = "training"
+
+
+def require_own_env(task: Task) -> None:
+    """Refuse an environment that exists already: playing in it would disturb whoever trains there."""
+    if isinstance(task.env, gymnasium.Env | VectorEnv | VecEnv):
+        raise ConfigError(
+            f"evaluation needs environments of its own, but {task.name} exists already; give an id or a "
+            "factory, or turn evaluation off with eval_episodes=0"
+        )
 
 
 class PolicyEvaluator:
@@ -42,6 +56,7 @@ class PolicyEvaluator:
         episodes = self.config.eval_episodes
         if episodes == 0:
             return EvalRewardSummary()
+        require_own_env(self.task)
         num_envs = min(self.config.eval_envs, episodes)
         kwargs = self.task.env_kwargs
         vec_env = make_vec_env(self.task.env, num_envs=num_envs, env_kwargs=kwargs)

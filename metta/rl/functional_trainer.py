@@ -17,12 +17,13 @@ from metta.rl.experience import RolloutBuffer
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.loop import StepFunction, default_training_step, run_training
+from metta.rl.numerics import resolve_batch
 from metta.rl.training_components import TrainingComponents, build_components
 from metta.rl.training_state import PolicyTracker, TrainerState
 from metta.sim.scores import EvalRewardSummary
 from metta.store.policy_store import PolicyStore
 from metta.timing import Stopwatch
-from metta.train.train_config import AgentConfig, PPOConfig, TrainerConfig
+from metta.train.train_config import AgentConfig, PPOConfig, TrainerConfig, TrainingConfig
 
 __all__ = [
     "create_training_components",
@@ -49,7 +50,7 @@ def create_training_components(
             metrics = default_training_step(state, components, config, experience)
 
     `ppo_config` replaces ``config.ppo`` where it is given. With a policy store, checkpoints are made at
-    the configured interval by loops that fire `on_epoch_end`.
+    the configured interval by loops that fire `on_epoch_end`, and such a loop goes on from the newest one.
     """
     if ppo_config is not None:
         config = dataclasses.replace(config, ppo=ppo_config)
@@ -61,8 +62,9 @@ def create_training_components(
     )
     interval = config.checkpoint.checkpoint_interval
     if policy_store is not None and interval > 0:
-        checkpointer = TrainingCheckpointer(policy_store.root, policy_store, None)
-        parts.hooks.add(CheckpointHook(checkpointer, interval))
+        kept = config.checkpoint
+        checkpointer = TrainingCheckpointer.from_config(policy_store.root, kept, policy_store)
+        parts.hooks.add(CheckpointHook(checkpointer, interval, resume=True))
     return parts
 
 
@@ -80,9 +82,13 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
     """Train until ``config.total_timesteps``; returns the state that was reached.
 
     `step_fn(state, components, config, experience)` runs one epoch and returns its metrics; it calls the
-    parts as it likes. Environments are made from the curriculum and closed at the end.
+    parts as it likes. Environments are made from the curriculum and closed at the end. Of what surrounds
+    learning only checkpoints are made, where there is a store; evaluation and logging are hooks to add.
     """
     task = (curriculum or Curriculum(config.curriculum)).task
+    if config.rollout.auto_batch:
+        sized, _ = resolve_batch(TrainingConfig(trainer=config), task.env, {}, task.env_kwargs)
+        config = sized.trainer
     vec_env = configured_vec_env(task.env, config.rollout, task.env_kwargs)
     try:
         parts = create_training_components(

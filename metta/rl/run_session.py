@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
+from metta.errors import ConfigError
 from metta.files import atomic_write
 from metta.loggers import (
     ConsoleSink,
@@ -21,13 +23,14 @@ from metta.loggers import (
     open_wandb_run,
 )
 from metta.rl.checkpointer import TrainingCheckpointer
-from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.evaluator import PolicyEvaluator, require_own_env
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
 from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
 from metta.store.run_directory import RunDirectory
+from metta.train.changes import check_changes
 from metta.train.layers import resolve
 from metta.train.origins import DEFAULT
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
@@ -48,11 +51,14 @@ def build_hooks(
     """The three hooks as the configuration asks for them; those without anything to do are left out."""
     hooks: list[TrainerHook] = []
     checkpoint = config.checkpoint
-    if checkpointer is not None and checkpoint.checkpoint_interval > 0:
-        intervals = checkpoint.checkpoint_interval, checkpoint.wandb_checkpoint_interval
+    intervals = checkpoint.checkpoint_interval, checkpoint.wandb_checkpoint_interval
+    # what was saved is taken up also by a run that will not save
+    if checkpointer is not None and (any(intervals) or checkpointer.has_checkpoints()):
         hooks.append(CheckpointHook(checkpointer, *intervals, resume=True))
     if config.evaluation.eval_episodes > 0:
         evaluation = config.evaluation
+        if curriculum is not None:
+            require_own_env(curriculum.task)
         hooks.append(EvaluationHook(evaluation, curriculum, evaluator=evaluator, seed=config.seed))
     if logger is not None or wandb_run is not None or stats_client is not None or config.verbose:
         hooks.append(
@@ -96,7 +102,7 @@ class RunSession:
     ) -> None:
         self.directory = RunDirectory(run_dir)
         self.run_name = run_name or self.directory.name
-        self.checkpoint_dir = Path(checkpoint_dir or self.directory.checkpoint_dir)
+        self._given_checkpoint_dir = checkpoint_dir
         self.replay_dir = Path(replay_dir or self.directory.replay_dir)
         self.stats_dir = Path(stats_dir or self.directory.stats_dir)
         if isinstance(wandb_config, Mapping):
@@ -112,6 +118,12 @@ class RunSession:
         """Settings that somebody chose, also where the choice equals the default."""
         settings = (self.provenance or {}).get("settings", {})
         return {path for path, about in settings.items() if about["origin"] != str(DEFAULT)}
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """The folder that was asked for, now or when the run began; else the usual one."""
+        given = self._given_checkpoint_dir or self._about().get("checkpoint_dir")
+        return Path(given or self.directory.checkpoint_dir)
 
     def open(self) -> None:
         """Take the run's lock; `RunLockedError` names the trainer that has it."""
@@ -129,8 +141,16 @@ class RunSession:
             logging = dataclasses.replace(config.trainer.logging, wandb=self.wandb_config)
             trainer = dataclasses.replace(config.trainer, logging=logging)
             config = dataclasses.replace(config, trainer=trainer)
-        trainer = config.trainer
-        self._write_configuration(config)
+        # what trains counts, wherever it was set
+        trainer = dataclasses.replace(config.trainer, curriculum=curriculum.config)
+        config = dataclasses.replace(config, trainer=trainer)
+        checkpointer = TrainingCheckpointer.from_config(
+            self.checkpoint_dir, trainer.checkpoint, wandb_run=self.wandb_run
+        )
+        about = self._describe(parts, curriculum)
+        if checkpointer.has_checkpoints():
+            self._check_continuation(config, about)
+        self._write_configuration(config, about)
         self._event_log = EventLog(self.directory.events_file)
         if self.stats_client is None:
             self.stats_client = StatsClient(self._event_log)
@@ -138,12 +158,13 @@ class RunSession:
             path, whole = self.directory.path, config.to_dict()
             opened = open_wandb_run(trainer.logging.wandb, path, self.run_name, whole)
             self.wandb_run = self._opened_wandb = opened
+        checkpointer.wandb_run = self.wandb_run
         parts.state.shared["run_name"] = self.run_name
         parts.hooks.wandb_run, parts.hooks.stats_client = self.wandb_run, self.stats_client
         hooks = build_hooks(
             trainer,
             curriculum,
-            checkpointer=self._checkpointer(trainer),
+            checkpointer=checkpointer,
             evaluator=evaluator,
             logger=self._logger(trainer),
             wandb_run=self.wandb_run,
@@ -152,20 +173,44 @@ class RunSession:
         for hook in hooks:
             parts.hooks.add(hook)
 
-    def _write_configuration(self, config: TrainingConfig) -> None:
+    def _describe(self, parts: TrainingComponents, curriculum: Curriculum) -> dict[str, Any]:
+        """What the settings do not say."""
+        env, module = curriculum.task.env, parts.policy.module
+        own_policy = not isinstance(module, ActorCritic | RecurrentActorCritic)
+        given = self._given_checkpoint_dir or self._about().get("checkpoint_dir")
+        return {
+            "name": self.run_name,
+            "checkpoint_dir": None if given is None else str(Path(given).absolute()),
+            "own_environment": None if isinstance(env, str) else curriculum.task.name,
+            "own_policy": type(module).__name__ if own_policy else None,
+        }
+
+    def _about(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.directory.about_file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _check_continuation(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
+        """Refuse to go on with another task, network or learning rule, before anything is written."""
+        where, stored = str(self.directory.path), self._about()
+        for key, what in (("own_environment", "environment"), ("own_policy", "network")):
+            if stored and stored.get(key) != about[key]:
+                raise ConfigError(
+                    f"{where} holds a run with the {what} {stored.get(key) or 'of its settings'}, now it "
+                    f"is {about[key] or 'that of the settings'}; go on from Python with the same one"
+                )
+        if self.directory.config_file.exists():
+            check_changes(TrainingConfig.from_yaml(self.directory.config_file), config, where)
+
+    def _write_configuration(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
+        described = json.dumps(about, indent=2)
+        atomic_write(self.directory.about_file, lambda path: _write_text(path, described))
         config.to_yaml(self.directory.config_file)
         provenance = self.provenance or resolve(config, check_sizes=False).provenance()
         text = json.dumps(provenance, indent=2)
         atomic_write(self.directory.provenance_file, lambda path: _write_text(path, text))
-
-    def _checkpointer(self, config: TrainerConfig) -> TrainingCheckpointer:
-        retention = config.checkpoint
-        return TrainingCheckpointer(
-            self.checkpoint_dir,
-            wandb_run=self.wandb_run,
-            keep_last=retention.keep_last,
-            keep_every=retention.keep_every,
-        )
 
     def _logger(self, config: TrainerConfig) -> StatsLogger:
         sinks: list[Sink] = []
@@ -182,10 +227,10 @@ class RunSession:
             wandb_run=self.wandb_run,
         )
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """Close what was opened here and let others have the run; may be called more than once."""
         try:
-            close_wandb_run(self._opened_wandb)
+            close_wandb_run(self._opened_wandb, exit_code=int(failed))
         finally:
             self._opened_wandb = None
             if self._event_log is not None:

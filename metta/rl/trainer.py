@@ -75,8 +75,8 @@ class MettaTrainer:
         config = self.trainer.config
         evaluation = sim_config or EvaluationConfig(eval_episodes=0)
         self.trainer.hooks.wandb_run, self.trainer.hooks.stats_client = wandb_run, stats_client
-        checkpointer = policy_store and TrainingCheckpointer(
-            policy_store.root, policy_store, wandb_run
+        checkpointer = policy_store and TrainingCheckpointer.from_config(
+            policy_store.root, config.checkpoint, policy_store, wandb_run
         )
         for hook in build_hooks(
             dataclasses.replace(config, evaluation=evaluation),

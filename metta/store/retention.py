@@ -18,16 +18,22 @@ __all__ = ["best_of", "prune_checkpoints"]
 
 
 def prune_checkpoints(
-    folder: str | os.PathLike[str], *, keep_last: int, keep_every: int = 0
+    folder: str | os.PathLike[str],
+    *,
+    keep_last: int,
+    keep_every: int = 0,
+    newest: Path | None = None,
 ) -> list[Path]:
     """Remove checkpoints that nobody asked to keep; returns their paths.
 
     Kept are the newest `keep_last`, those whose epoch is a multiple of `keep_every` (0: none), and the
-    one with the best score. What a crash left unfinished goes too. Each folder loses its name before
+    one with the best score; and `newest`, which was just written, perhaps below the epoch of older ones
+    that cannot be read. What a crash left unfinished goes too. Each folder loses its name before
     its content, so that nobody ever finds half a checkpoint.
     """
     entries = list_checkpoints(folder)
     kept = {entry.path.name for entry in _wanted(entries, max(keep_last, 1), keep_every)}
+    kept |= set() if newest is None else {newest.name}
     removed = [entry.path for entry in entries if entry.path.name not in kept]
     for path in [*removed, *_unfinished(Path(folder))]:
         hidden = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}-old")

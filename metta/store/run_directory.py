@@ -46,6 +46,11 @@ class RunDirectory:
         return self.path / "provenance.json"
 
     @property
+    def about_file(self) -> Path:
+        """What the settings do not say: where checkpoints are, and which parts are the user's own."""
+        return self.path / "run.json"
+
+    @property
     def events_file(self) -> Path:
         """What happened, one JSON object per line."""
         return self.path / "events.jsonl"

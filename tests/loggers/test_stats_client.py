@@ -27,7 +27,7 @@ def test_a_run_is_told_as_events_when_a_client_records_it(tmp_path: Path) -> Non
                         "scores": {"a/b": 1.0}}),
         ("policy", {"run_id": "cart", "epoch": 10, "agent_step": 99, "uri": "file://p"}),
         ("heartbeat", {"run_id": "cart", "agent_step": 99}),
-        ("run_end", {"run_id": "cart", "reason": "done"}),
+        ("run_end", {"run_id": "cart", "reason": "done", "outcome": "done"}),
     ]  # fmt: skip
 
 

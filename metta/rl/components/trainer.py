@@ -10,7 +10,7 @@ from torch import nn
 from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
-from metta.errors import ConfigError
+from metta.errors import ConfigError, StateError
 from metta.rl.components.environment_manager import EnvironmentManager, Vectorization
 from metta.rl.components.evaluation_manager import EvaluationManager
 from metta.rl.components.optimizer_manager import OptimizerManager
@@ -97,6 +97,7 @@ class Trainer:
         self.components: TrainingComponents | None = None
         self.batch_plan: BatchPlan | None = None
         """Sizes that `auto_batch` chose, and why."""
+        self._is_closed = self._has_failed = False
         self.stop_signal: int | None = None
         """The signal that ended the last training, if one did."""
 
@@ -116,6 +117,8 @@ class Trainer:
         `vectorization` is ``serial`` or ``multiprocessing``; by default ``rollout.num_workers`` decides.
         Does nothing when it was done before.
         """
+        if self._is_closed:
+            raise StateError("this trainer was cleaned up; make a new one to go on")
         if self.components is not None:
             return
         if self.session is not None:
@@ -152,7 +155,8 @@ class Trainer:
             self.session.attach(parts, self.training_config, self.curriculum, evaluator)
 
     def _ready(self) -> TrainingComponents:
-        self.setup()
+        if self.components is None:
+            self.setup()
         assert self.components is not None
         return self.components
 
@@ -162,8 +166,9 @@ class Trainer:
         Ctrl-C and SIGTERM end training after the epoch in which they come, with everything saved.
         Training that has reached its goal returns at once.
         """
+        self.setup()
         parts = self._ready()
-        self.state.stop_reason = None
+        self.state.stop_reason, self._has_failed = None, True
         with stopping_on_signals(self.state) as signals, parts.plan.applied():
             try:
                 run_training(
@@ -175,6 +180,7 @@ class Trainer:
                 )
             finally:
                 self.stop_signal = signals.received
+        self._has_failed = False
         return self.state
 
     def add_hook(self, hook: Any) -> str:
@@ -202,13 +208,14 @@ class Trainer:
         return self.hooks.describe()
 
     def cleanup(self) -> None:
-        """Close hooks, environments and the run; may be called more than once."""
+        """Close hooks, environments and the run, for good; may be called more than once."""
+        self._is_closed = True
         try:
             self.hooks.close()
         finally:
             self.environment_manager.close()
             if self.session is not None:
-                self.session.close()
+                self.session.close(failed=self._has_failed)
 
     def __enter__(self) -> "Trainer":
         self.setup()
@@ -223,6 +230,11 @@ def _whole_config(
     global_config: TrainingConfig | Mapping[str, Any] | None,
 ) -> TrainingConfig:
     if isinstance(trainer_config, TrainingConfig):
+        if global_config is not None:
+            raise ConfigError(
+                "trainer_config is a whole TrainingConfig already; leave global_config out, or pass its "
+                "trainer"
+            )
         return trainer_config
     if isinstance(trainer_config, Mapping):
         trainer_config = TrainingConfig.from_dict({"trainer": dict(trainer_config)}).trainer

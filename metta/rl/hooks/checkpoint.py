@@ -65,6 +65,13 @@ class CheckpointHook(TrainerHook):
             return self._pending.uri
         return None if self._latest_record is None else self._latest_record.uri
 
+    def policy_uri_of(self, epoch: int) -> str | None:
+        """Where the policy of this epoch is or will be; None where it is not saved."""
+        if self._pending is not None and self._pending.epoch == epoch:
+            return self._pending.uri
+        record = self._latest_record
+        return record.uri if record is not None and record.epoch == epoch else None
+
     def on_training_start(
         self, trainer_state: TrainerState, registry: StateRegistry, policy: Policy
     ) -> Policy | None:
@@ -115,8 +122,13 @@ class CheckpointHook(TrainerHook):
         # what the other hooks noted about this epoch, statistics reported and scores, belongs to it
         checkpoint.refresh(trainer_state, trainer_state.stats, trainer_state.policies)
         scores = trainer_state.eval_scores
-        if self._are_new(scores):
+        is_scored = self._are_new(scores)
+        if is_scored:
             checkpoint.metadata |= {"score": scores.avg_category_score, **scores.to_dict()}
+        if self.latest_saved_epoch == checkpoint.epoch and not is_scored:
+            self._pending = None  # the same is on the disk
+            self._upload(trainer_state, wandb_run)
+            return
         record = self._commit(self.checkpoint_manager, checkpoint)
         self._note(trainer_state, record)
         if stats_client is not None:
@@ -134,12 +146,10 @@ class CheckpointHook(TrainerHook):
         wandb_run: Any,
         registry: StateRegistry | None,
     ) -> None:
-        """Take a last snapshot, unless this epoch is saved already."""
+        """Take a last snapshot; where the epoch is saved already, it is for a score that may follow."""
         uploads = wandb_run is not None and self.wandb_checkpoint_interval > 0
         self._upload_is_due = uploads
-        if self.latest_saved_epoch == trainer_state.epoch:
-            self._upload(trainer_state, wandb_run)
-        elif uploads or self.checkpoint_interval > 0:
+        if uploads or self.checkpoint_interval > 0:
             self._scores_before = eval_scores, eval_scores.to_dict()
             self._snapshot(registry or _registry(policy, optimizer), policy, trainer_state)
 

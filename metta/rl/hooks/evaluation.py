@@ -89,7 +89,7 @@ class EvaluationHook(TrainerHook):
             stats_client.record_evaluation(
                 epoch=state.epoch,
                 agent_step=state.agent_step,
-                policy_uri=getattr(checkpoint_hook, "latest_policy_uri", None),
+                policy_uri=checkpoint_hook and checkpoint_hook.policy_uri_of(state.epoch),
                 scores=scores.to_dict(),
             )
 

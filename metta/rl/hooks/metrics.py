@@ -66,7 +66,7 @@ class MetricsHook(TrainerHook):
         self._last_step = 0
         self._last_beat = -float("inf")
         self._last_scores: dict[str, float] = {}
-        self._reason: str | None = None
+        self._end: tuple[str, str] | None = None
         self._last_epoch: tuple[Mapping[str, float], Any, Any] = ({}, None, None)
 
     def on_training_start(
@@ -129,11 +129,12 @@ class MetricsHook(TrainerHook):
             self._log_epochs(trainer_state)
         elif trainer_state.eval_scores.to_metrics() != self._last_scores:
             self._log_row(trainer_state, {}, {})
-        self._reason = reason
+        self._end = reason, "done" if trainer_state.stop_reason is None else "stopped"
 
     def on_exception(self, exc: BaseException) -> None:
         """Remember how the run ended."""
-        self._reason = f"{type(exc).__name__}: {exc}"
+        stopped = isinstance(exc, KeyboardInterrupt)
+        self._end = f"{type(exc).__name__}: {exc}", "stopped" if stopped else "failed"
 
     def close(self, trainer_state: TrainerState | None = None) -> None:
         """Note the end, deliver what was logged, release everything; another training opens it again."""
@@ -240,6 +241,6 @@ class MetricsHook(TrainerHook):
 
     def _end_run(self, state: TrainerState) -> None:
         """The last event, unless the hook leaves a run that goes on."""
-        run_id, reason, self._reason = state.stats.stats_run_id, self._reason, None
-        if self._client is not None and run_id is not None and reason is not None:
-            self._client.end_run(run_id, reason)
+        run_id, end, self._end = state.stats.stats_run_id, self._end, None
+        if self._client is not None and run_id is not None and end is not None:
+            self._client.end_run(run_id, *end)

@@ -33,7 +33,8 @@ class HookRegistry:
         hooks.add(my_hook)
         hooks.fire("on_rollout_end", rollout_stats=stats, experience=buffer)
 
-    Changes made while an event runs count from the next event on.
+    Changes made while an event runs count from the next event on; a hook that is removed hears nothing
+    more.
     """
 
     state: TrainerState
@@ -141,6 +142,8 @@ class HookRegistry:
         """Tell every enabled hook that listens; returns what they returned."""
         returned = []
         for entry, listener in self._listening(event):
+            if entry not in self._entries:  # removed, and so closed, by one before it
+                continue
             try:
                 returned.append(listener(self._offers(offers)))
             except Exception as error:  # noqa: BLE001  # whatever a hook raises is named after it
@@ -189,7 +192,7 @@ class HookRegistry:
         for entry, listener in self._listening("on_exception"):
             try:
                 listener(self._offers({"exc": exc}))
-            except Exception as error:  # noqa: BLE001  # the first exception is never hidden
+            except BaseException as error:  # noqa: BLE001  # the first exception is never hidden
                 exc.add_note(self._describe_failure(entry, "on_exception", error))
 
     def open(self) -> None:
@@ -202,13 +205,13 @@ class HookRegistry:
 
         Failures become notes on `exc`, or a `HookError` where there is none.
         """
-        first: HookError | None = None
+        first: BaseException | None = None
         for entry in reversed(self._entries):
             try:
                 self._close_entry(entry, exc)
-            except HookError as error:
+            except BaseException as error:  # noqa: BLE001  # an interrupt must not leave others open
                 if exc is not None:
-                    exc.add_note(str(error))
+                    exc.add_note(f"{type(error).__name__}: {error}")
                 first = first or error
         if first is not None and exc is None:
             raise first
@@ -222,8 +225,8 @@ class HookRegistry:
             return
         try:
             listener(self._offers({"exc": exc}))
-        except Exception as error:
-            raise HookError(self._describe_failure(entry, "close", error)) from error
+        except Exception as error:  # noqa: BLE001  # whatever a hook raises is named after it
+            self._failed(entry, "close", error)
 
 
 def _listeners(hook: Any) -> dict[str, Callable[[Mapping[str, Any]], Any]]:

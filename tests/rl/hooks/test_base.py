@@ -296,7 +296,7 @@ def test_changes_count_from_the_next_event_when_a_hook_makes_them() -> None:
     hooks.add(hook_with("on_epoch_end", change))
     hooks.add(removed)
     fire(hooks, "on_epoch_end")
-    assert heard == ["close removed", "removed"]
+    assert heard == ["close removed"]
     heard.clear()
     fire(hooks, "on_epoch_end")
     assert heard == ["late"]
@@ -348,3 +348,47 @@ def test_the_checkpoint_hook_is_offered_when_one_is_registered() -> None:
     hooks.disable(name)
     fire(hooks, "on_epoch_end")
     assert seen == [None, saver, None]
+
+
+def test_a_removed_hook_hears_nothing_more_when_another_removes_it_in_the_same_event() -> None:
+    hooks, heard = registry(), []
+    late = ordered("late", 70, heard)
+    hooks.add(hook_with("on_epoch_end", lambda self: late in hooks and hooks.remove(late)))
+    hooks.add(late)
+    fire(hooks, "on_epoch_end")
+    hooks.close()
+    assert heard == ["close late"]
+
+
+def test_closing_only_warns_when_the_hook_says_so() -> None:
+    def fail(self: Any) -> None:
+        raise ValueError("stuck")
+
+    hooks, hook = registry(), hook_with("close", fail)
+    hook.on_error = "warn"
+    hooks.add(hook)
+    with pytest.warns(MettaWarning, match="'Mine' failed in close .*stuck"):
+        hooks.close()
+
+
+def test_every_hook_is_closed_and_the_first_exception_kept_when_an_interrupt_comes_meanwhile() -> (
+    None
+):
+    heard: list[str] = []
+
+    def interrupt(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    first = ValueError("first")
+    hooks = registry()
+    hooks.add(hook_with("close", lambda self: heard.append("closed")))
+    hooks.add(hook_with("close", interrupt))
+    hooks.add(hook_with("on_exception", interrupt))
+    hooks.fire_exception(first)
+    hooks.close(first)
+    assert heard == ["closed"]
+    assert len(first.__notes__) == 2
+    hooks.open()
+    with pytest.raises(KeyboardInterrupt):
+        hooks.close()
+    assert heard == ["closed", "closed"]

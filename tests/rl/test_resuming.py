@@ -1,0 +1,220 @@
+"""Going on with a run: nothing lost, nothing silently begun anew, nothing learned under other settings."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from metta.curriculum import Curriculum
+from metta.envs.toy import CorridorEnv
+from metta.errors import ConfigError, HookError, MettaWarning, StateError
+from metta.loggers import read_events
+from metta.rl.clean_trainer import Trainer
+from metta.rl.functional_trainer import functional_training_loop
+from metta.rl.trainer import train
+from metta.store.checkpoint_files import list_checkpoints
+from metta.store.policy_store import PolicyStore
+from metta.train.changes import MAY_CHANGE, check_changes
+from metta.train.settings import apply_settings, setting_paths
+from metta.train.train_config import CurriculumConfig, TrainingConfig
+
+SMALL = {
+    "total_timesteps": 64,
+    "num_envs": 2,
+    "horizon": 16,
+    "update_epochs": 1,
+    "num_minibatches": 1,
+    "hidden_size": 8,
+    "verbose": False,
+    "monitor_seconds": 0,
+    "checkpoint_interval": 1,
+    "eval_episodes": 0,
+}
+
+
+def small(**more: Any) -> TrainingConfig:
+    return apply_settings(TrainingConfig(), {**SMALL, **more})
+
+
+def epochs(folder: Path) -> list[int]:
+    return [entry.epoch for entry in list_checkpoints(folder)]
+
+
+def logged_steps(folder: Path) -> list[int]:
+    events = read_events(folder / "events.jsonl")
+    return [event.payload["agent_step"] for event in events if event.kind == "metrics"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learning_rate": 1e-5},
+        {"trainer.optimizer.name": "sgd"},
+        {"gamma": 0.5},
+        {"seed": 7},
+        {"num_envs": 4},
+        {"hidden_size": 16},
+        {"env": "Acrobot-v1"},
+    ],
+    ids=str,
+)
+def test_a_run_is_refused_and_untouched_when_what_it_learns_by_would_change(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    train(tmp_path, small())
+    before = (tmp_path / "config.yaml").read_text(), epochs(tmp_path / "checkpoints")
+    path = setting_paths()[next(iter(change))]
+    with pytest.raises(ConfigError, match=f"holds a run with other settings.*{path} was"):
+        train(tmp_path, small(total_timesteps=128, **change))
+    assert ((tmp_path / "config.yaml").read_text(), epochs(tmp_path / "checkpoints")) == before
+    assert train(tmp_path, small(total_timesteps=96)).epoch == 3
+
+
+def test_every_changeable_setting_exists_when_the_list_is_read() -> None:
+    paths = set(setting_paths().values())
+    for name in MAY_CHANGE:
+        assert any(path == name or (name.endswith(".") and path.startswith(name)) for path in paths)
+    check_changes(small(), small(total_timesteps=7, num_workers=2, csv=False), "here")
+
+
+def test_training_goes_on_when_checkpoints_are_turned_off_later(tmp_path: Path) -> None:
+    train(tmp_path, small())
+    state = train(tmp_path, small(checkpoint_interval=0, total_timesteps=128))
+    assert state.agent_step == 128
+    assert logged_steps(tmp_path) == [32, 64, 96, 128]
+
+
+def test_training_goes_on_when_checkpoints_lie_elsewhere(tmp_path: Path) -> None:
+    train(tmp_path / "run", small(), checkpoint_dir=tmp_path / "elsewhere")
+    state = train(tmp_path / "run", small(total_timesteps=128))
+    assert state.epoch == 4
+    assert epochs(tmp_path / "elsewhere") == [2, 3, 4]
+
+
+def test_the_task_that_trains_is_stored_when_a_curriculum_is_given(tmp_path: Path) -> None:
+    curriculum = Curriculum(CurriculumConfig(env="Acrobot-v1"))
+    train(tmp_path, small().trainer, curriculum)
+    assert TrainingConfig.from_yaml(tmp_path / "config.yaml").env == "Acrobot-v1"
+
+
+def test_a_run_is_refused_when_its_own_environment_or_network_is_missing(tmp_path: Path) -> None:
+    train(tmp_path, small(), Curriculum(env=CorridorEnv))
+    with pytest.raises(ConfigError, match="holds a run with the environment CorridorEnv"):
+        train(tmp_path, small(total_timesteps=128))
+    state = train(tmp_path, small(total_timesteps=128), Curriculum(env=CorridorEnv))
+    assert state.epoch == 4
+
+
+def test_the_final_score_is_saved_when_the_last_epoch_was_saved_before(tmp_path: Path) -> None:
+    state = train(tmp_path, small(eval_episodes=2))
+    entries = list_checkpoints(tmp_path / "checkpoints")
+    assert [entry.epoch for entry in entries] == [1, 2]
+    assert entries[-1].score == state.eval_scores.avg_category_score
+    best = PolicyStore(tmp_path / "checkpoints").best()
+    assert best is not None
+    assert best.epoch == 2
+    evaluations = sum(e.kind == "evaluation" for e in read_events(tmp_path / "events.jsonl"))
+    train(tmp_path, small(eval_episodes=2))
+    again = sum(e.kind == "evaluation" for e in read_events(tmp_path / "events.jsonl"))
+    assert (evaluations, again) == (1, 1)
+
+
+def test_evaluations_name_only_the_policy_they_judged(tmp_path: Path) -> None:
+    train(
+        tmp_path,
+        small(checkpoint_interval=2, eval_episodes=1, evaluate_interval=1, total_timesteps=96),
+    )
+    events = [e.payload for e in read_events(tmp_path / "events.jsonl") if e.kind == "evaluation"]
+    named = {payload["epoch"]: payload["policy_uri"] for payload in events}
+    assert named[1] is None
+    assert named[2].endswith("epoch_000002")
+
+
+def test_what_was_just_written_stays_when_a_damaged_checkpoint_has_a_higher_epoch(
+    tmp_path: Path,
+) -> None:
+    train(tmp_path, small(total_timesteps=96))
+    damaged = tmp_path / "checkpoints" / "epoch_000003" / "state.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+
+    class Stop:
+        def on_epoch_end(self, trainer_state: Any) -> None:
+            trainer_state.request_stop("enough")
+
+    shutil.rmtree(tmp_path / "checkpoints" / "epoch_000002")
+    with pytest.warns(MettaWarning, match="going back to 'epoch_000001'"):
+        train(tmp_path, small(keep_last=1, total_timesteps=96), hooks=[Stop()])
+    assert epochs(tmp_path / "checkpoints") == [2, 3]
+    with pytest.warns(MettaWarning, match="going back to 'epoch_000002'"):
+        assert train(tmp_path, small(keep_last=1, total_timesteps=96)).epoch == 3
+    assert train(tmp_path, small(keep_last=1, total_timesteps=128)).epoch == 4
+
+
+def test_the_functional_loop_goes_on_when_its_store_has_checkpoints(tmp_path: Path) -> None:
+    store = PolicyStore(tmp_path)
+    first = functional_training_loop(small().trainer, policy_store=store)
+    again = functional_training_loop(small(total_timesteps=128).trainer, policy_store=store)
+    assert (first.epoch, again.epoch) == (2, 4)
+    assert epochs(tmp_path) == [2, 3, 4]
+
+
+def test_retention_is_the_configured_one_when_the_functional_loop_saves(tmp_path: Path) -> None:
+    config = small(keep_last=5, total_timesteps=160).trainer
+    functional_training_loop(config, policy_store=PolicyStore(tmp_path))
+    assert epochs(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_the_error_is_typed_when_a_checkpoint_does_not_fit(tmp_path: Path) -> None:
+    functional_training_loop(small().trainer, policy_store=PolicyStore(tmp_path))
+    with pytest.raises(HookError, match="does not fit this run") as caught:
+        functional_training_loop(
+            small(num_envs=4, total_timesteps=128).trainer, policy_store=PolicyStore(tmp_path)
+        )
+    assert isinstance(caught.value.__cause__, StateError)
+
+
+def test_evaluation_is_refused_when_it_would_play_in_the_training_environment(
+    tmp_path: Path,
+) -> None:
+    env = gymnasium.make("CartPole-v1")
+    trainer = Trainer(small(eval_episodes=2, num_envs=1), Curriculum(env=env), run_dir=tmp_path)
+    with pytest.raises(ConfigError, match="evaluation needs environments of its own"):
+        trainer.setup()
+    with Trainer(small(num_envs=1), Curriculum(env=env), run_dir=tmp_path / "off") as off:
+        assert off.train().agent_step == 64
+
+
+def test_a_trainer_says_so_when_it_was_cleaned_up() -> None:
+    trainer = Trainer(small())
+    trainer.train()
+    trainer.cleanup()
+    assert trainer.policy is not None
+    with pytest.raises(StateError, match="was cleaned up; make a new one"):
+        trainer.train()
+
+
+def test_the_outcome_is_told_when_a_run_ends_in_any_way(tmp_path: Path) -> None:
+    class Stop:
+        def on_epoch_end(self, trainer_state: Any) -> None:
+            trainer_state.request_stop("enough")
+
+    class Fail:
+        def on_epoch_end(self) -> None:
+            raise ValueError("boom")
+
+    def outcome(folder: Path) -> str:
+        return list(read_events(folder / "events.jsonl"))[-1].payload["outcome"]
+
+    train(tmp_path / "done", small())
+    train(tmp_path / "stopped", small(), hooks=[Stop()])
+    with pytest.raises(HookError):
+        train(tmp_path / "failed", small(), hooks=[Fail()])
+    assert [outcome(tmp_path / name) for name in ("done", "stopped", "failed")] == [
+        "done",
+        "stopped",
+        "failed",
+    ]
