@@ -14,7 +14,7 @@ from typing import Any
 
 from metta import __version__
 from metta.cli.words import join_dotted
-from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError
+from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError, did_you_mean
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if given and given[0] not in COMMANDS and not given[0].startswith("-"):
+            parser.error(f"there is no command {given[0]!r}{did_you_mean(given[0], COMMANDS)}")
         given = join_dotted(given)
     except ConfigError as error:
         parser.error(str(error))
@@ -78,12 +80,20 @@ def _take_rest(
     """Words that stand behind an option belong to the words before it."""
     unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "words")]
     if unknown:
-        hint = ""
-        if hasattr(options, "words"):
-            hint = "; settings are written name=value or --group.name value"
+        hint = _hint_for(unknown[0]) if hasattr(options, "words") else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if rest:
         options.words = [*options.words, *rest]
+
+
+def _hint_for(word: str) -> str:
+    """How a setting that was given like an option is written."""
+    from metta.train.settings import setting_paths
+
+    name = word.lstrip("-").partition("=")[0].replace("-", "_")
+    if name in setting_paths():
+        return f"; write {name}=VALUE"
+    return f"; settings are written name=value{did_you_mean(name, setting_paths())}"
 
 
 def _run(options: argparse.Namespace) -> int:

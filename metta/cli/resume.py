@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ def add_parser(commands: Any) -> None:
         epilog="A longer run: metta resume runs/first total_timesteps=500_000",
         allow_abbrev=False,
     )
-    parser.add_argument("run", metavar="RUN", help="folder of the run, or its name below --output")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="folder of the run, or its name below --output"
+    )
     parser.add_argument("words", nargs="*", metavar="NAME=VALUE", help="settings to change")
     parser.add_argument(
         "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
@@ -31,10 +34,13 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Resume."""
+    if options.run is None:
+        raise ConfigError("RUN is missing: which run shall go on? `metta runs` lists them")
     folder = find_run(options.run, Path(options.output))
     resolved = _resolved(folder / "config.yaml", options.words)
     from metta.cli.train import train_in  # torch loads here, not for --help
 
+    _require_checkpoint(folder)
     return train_in(folder, resolved.config, _provenance(folder / "provenance.json", resolved))
 
 
@@ -48,6 +54,21 @@ def find_run(name: str, output: Path) -> Path:
         f"there is no run {name!r}: neither {name!r} nor {str(output / name)!r} holds a config.yaml"
         f"{did_you_mean(name, known)}; `metta runs` lists them"
     )
+
+
+def _require_checkpoint(folder: Path) -> None:
+    """Refuse to begin anew under the name of going on; damaged checkpoints are told of elsewhere."""
+    from metta.store.checkpoint_files import checkpoint_folders
+    from metta.store.run_directory import RunDirectory
+
+    if not checkpoint_folders(RunDirectory(folder).checkpoint_dir):
+        place = folder.resolve()  # also of `.`
+        again = ["metta", "train", str(place / "config.yaml")]
+        again += ["--run", place.name, "--output", str(place.parent)]
+        raise ConfigError(
+            f"the run {str(folder)!r} has no checkpoint to go on from; train it again from the "
+            f"beginning with: {shlex.join(again)}"
+        )
 
 
 def _resolved(config_file: Path, words: list[str]) -> "Resolved":

@@ -2,17 +2,31 @@
 
 import datetime
 import json
+import math
 import os
+import re
 import socket
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metta.errors import MettaError
 from metta.loggers.event_log import Event, read_events
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["RunSummary", "summarize"]
+
+_OUTCOMES = ("done", "stopped", "failed")
+_SILENT_SECONDS = 600.0
+"""A run on another host that wrote nothing for so long is not taken to be running."""
+_LOCKS = Path("/proc/locks")
+_LOCK = re.compile(r"^\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
+"""A lock that is held; those who wait for it have an arrow before the kind."""
+_UNREADABLE = (
+    MettaError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError,
+)  # fmt: skip
 
 
 @dataclass
@@ -22,52 +36,89 @@ class RunSummary:
     name: str
     env: str
     status: str
-    """`running`, `done`, `stopped`, or `died` where it ended without a word."""
+    """`running`, `done`, `stopped`, `failed`, `died` where it ended without a word, or `broken` where its
+    files cannot be read."""
     epoch: int
     agent_step: int
     total_timesteps: int
+    """0 where it is not known."""
     reward: float | None
     """Mean return of the last 100 episodes."""
     score: float | None
     """Mean return of the last evaluation."""
     updated: str
     reason: str | None
-    """Why it ended."""
+    """Why it ended, or what is broken."""
     path: str
 
 
 def summarize(folder: Path) -> RunSummary:
     """Read what a run wrote about itself; works while it runs, and for broken ones."""
-    config = TrainingConfig.from_yaml(folder / "config.yaml")
-    events = folder / "events.jsonl"
-    row: dict[str, Any] = {}
-    numbers: dict[str, Any] = {}
-    ended: dict[str, Any] | None = None
-    for event in _events(events):
-        if event.kind == "metrics":
-            row, numbers = event.payload, numbers | event.payload["metrics"]
-        elif event.kind in ("run_start", "run_end"):
-            ended = event.payload if event.kind == "run_end" else None
-    step, total = int(row.get("agent_step", 0)), config.trainer.total_timesteps
-    status = "running" if _is_at_work(folder) else "died"
-    if ended is not None:
-        status = "done" if step >= total else "stopped"
-    scores = [v for k, v in numbers.items() if k.startswith("eval_") and k.endswith("/score")]
-    changed = events if events.exists() else folder
-    updated = datetime.datetime.fromtimestamp(changed.stat().st_mtime)
-    return RunSummary(
+    summary = RunSummary(
         name=folder.name,
-        env=config.env,
-        status=status,
-        epoch=int(row.get("epoch", 0)),
-        agent_step=step,
-        total_timesteps=total,
-        reward=numbers.get("overview/reward"),
-        score=sum(scores) / len(scores) if scores else None,
-        updated=updated.isoformat(sep=" ", timespec="seconds"),
-        reason=None if ended is None else ended["reason"],
+        env="-",
+        status="broken",
+        epoch=0,
+        agent_step=0,
+        total_timesteps=0,
+        reward=None,
+        score=None,
+        updated=_updated(folder),
+        reason=None,
         path=str(folder),
     )
+    try:
+        config = TrainingConfig.from_yaml(folder / "config.yaml")
+        summary.env, summary.total_timesteps = config.env, config.trainer.total_timesteps
+        ended = _read_events(folder / "events.jsonl", summary)
+        summary.reason = None if ended is None else ended.get("reason")
+        summary.status = _status(folder, summary, ended)
+    except _UNREADABLE as error:
+        summary.status = "broken"
+        summary.reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return summary
+
+
+def _read_events(file: Path, summary: RunSummary) -> dict[str, Any] | None:
+    """Fill in the newest numbers, as far as lines can be read; returns how the run ended, if it did."""
+    numbers: dict[str, Any] = {}
+    ended: dict[str, Any] | None = None
+    for event in _events(file):
+        if event.kind == "metrics":
+            summary.agent_step = int(event.payload.get("agent_step", 0))
+            summary.epoch = int(event.payload.get("epoch", 0))
+            numbers |= event.payload["metrics"]
+            summary.reward = _finite(numbers.get("overview/reward"))
+        elif event.kind in ("run_start", "run_end"):
+            ended = event.payload if event.kind == "run_end" else None
+    found = [_finite(v) for k, v in numbers.items() if re.fullmatch(r"eval_.*/score", k)]
+    scores = [score for score in found if score is not None]
+    summary.score = sum(scores) / len(scores) if scores else None
+    return ended
+
+
+def _finite(number: Any) -> float | None:
+    """The log writes null for what is not finite."""
+    return None if number is None or not math.isfinite(number) else float(number)
+
+
+def _status(folder: Path, summary: RunSummary, ended: dict[str, Any] | None) -> str:
+    if ended is None:
+        return "running" if _is_at_work(folder) else "died"
+    outcome = ended.get("outcome")
+    if outcome in _OUTCOMES:
+        return str(outcome)
+    return "done" if summary.agent_step >= summary.total_timesteps else "stopped"
+
+
+def _updated(folder: Path) -> str:
+    for file in (folder / "events.jsonl", folder):
+        try:
+            changed = datetime.datetime.fromtimestamp(file.stat().st_mtime)
+        except OSError:
+            continue
+        return changed.isoformat(sep=" ", timespec="seconds")
+    return "-"
 
 
 def _events(file: Path) -> Iterable[Event]:
@@ -75,14 +126,40 @@ def _events(file: Path) -> Iterable[Event]:
 
 
 def _is_at_work(folder: Path) -> bool:
-    """Whether the process that took the run's lock still lives; the lock itself is left alone."""
+    """Whether the process that took the run's lock still lives and has it; the lock is left alone."""
+    file = folder / "run.lock"
     try:
-        about = json.loads((folder / "run.lock").read_text())
+        about = json.loads(file.read_text())
+        pid = int(about["pid"])
         if about["host"] != socket.gethostname():
-            return True  # nothing can be known from here
-        os.kill(about["pid"], 0)
+            # nobody can ask for its processes from here
+            return time.time() - (folder / "events.jsonl").stat().st_mtime < _SILENT_SECONDS
+        return _is_alive(pid) and _is_locked(file, pid) is not False
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
     except PermissionError:
         return True
-    except (OSError, ValueError, KeyError, TypeError):
+    except ProcessLookupError:
         return False
     return True
+
+
+def _is_locked(file: Path, pid: int) -> bool | None:
+    """Whether anybody holds the lock; None where the system does not tell."""
+    about = file.stat()
+    try:
+        locks = _LOCK.findall(_LOCKS.read_text())
+    except OSError:
+        return None
+    device = os.major(about.st_dev), os.minor(about.st_dev)
+    for holder, major, minor, inode in locks:
+        # some file systems, as btrfs, show another device here than to `stat`
+        is_there = (int(major, 16), int(minor, 16)) == device or int(holder) == pid
+        if int(inode) == about.st_ino and is_there:
+            return True
+    return False

@@ -51,18 +51,26 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _age(folder: Path) -> float:
-    return (folder / "config.yaml").stat().st_mtime
+    try:
+        return (folder / "config.yaml").stat().st_mtime
+    except OSError:  # a link to nowhere, or just removed
+        return 0.0
 
 
 def _shown(number: float | None) -> str:
     return "-" if number is None else f"{number:.1f}"
 
 
+def _share(run: "RunSummary") -> str:
+    if run.total_timesteps <= 0:  # its configuration cannot be read
+        return "-"
+    return f"{run.agent_step:,} ({min(run.agent_step / run.total_timesteps, 1):.0%})"
+
+
 def _table(summaries: list["RunSummary"]) -> str:
     rows = [("run", "environment", "status", "steps", "return", "score", "updated")]
     for run in summaries:
-        share = f"{run.agent_step:,} ({min(run.agent_step / run.total_timesteps, 1):.0%})"
-        numbers = share, _shown(run.reward), _shown(run.score)
+        numbers = _share(run), _shown(run.reward), _shown(run.score)
         rows.append((run.name, run.env, run.status, *numbers, run.updated))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,6 +1,7 @@
 """A run from start to saved result, for `metta train` and `metta resume`."""
 
 import itertools
+import math
 import signal
 import time
 from collections.abc import Mapping
@@ -8,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from metta.cli.plot import draw_learning_curve
-from metta.errors import MissingExtraError
+from metta.errors import ConfigError, MettaError
 from metta.loggers import read_events
 from metta.rl.components.trainer import Trainer
+from metta.store.checkpoint_files import list_checkpoints
 from metta.store.run_directory import RunDirectory
 from metta.train.layers import Resolved
 from metta.train.train_config import TrainingConfig
@@ -29,8 +31,11 @@ def train(*, resolved: Resolved, output: Path, run: str | None) -> int:
 def train_in(folder: Path, config: TrainingConfig, provenance: Mapping[str, Any]) -> int:
     """Train, score, save and draw; returns the exit code.
 
-    Ctrl-C and SIGTERM stop training at the end of an epoch, and still save what was learned.
+    Ctrl-C and SIGTERM stop training at the end of an epoch, and still save what was learned. Where the
+    folder holds a checkpoint, training goes on from there.
     """
+    run = RunDirectory(folder)
+    before = list_checkpoints(run.checkpoint_dir)
     trainer = Trainer(config, run_dir=folder, provenance=provenance)
     try:
         trainer.setup()
@@ -38,17 +43,22 @@ def train_in(folder: Path, config: TrainingConfig, provenance: Mapping[str, Any]
         assert trainer.components is not None
         print(f"training {config.env} for {total:,} steps in {folder} "
               f"(seed {seed}; {trainer.components.plan.describe()})")  # fmt: skip
+        if before:
+            print(f"goes on from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
         trainer.train()
     finally:
         trainer.cleanup()
-    _report(trainer, RunDirectory(folder), config.env)
-    return _EXIT_CODES[None if trainer.stop_signal is None else signal.Signals(trainer.stop_signal)]
+    # a signal that comes when the goal is reached, as during the last evaluation, stops nothing
+    is_done = trainer.state.agent_step >= config.trainer.total_timesteps
+    stop_signal = None if is_done else trainer.stop_signal
+    _report(trainer, run, config.env, is_stopped=stop_signal is not None)
+    return _EXIT_CODES[None if stop_signal is None else signal.Signals(stop_signal)]
 
 
-def _report(trainer: Trainer, run: RunDirectory, env: str) -> None:
+def _report(trainer: Trainer, run: RunDirectory, env: str, *, is_stopped: bool) -> None:
     """Say what came of it and where it is."""
     state, episodes = trainer.state, trainer.evaluation_manager.episodes
-    if trainer.stop_signal is not None:
+    if is_stopped:
         print(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); "
               f"go on with: metta resume {run.path}")  # fmt: skip
     elif episodes is not None:
@@ -56,35 +66,42 @@ def _report(trainer: Trainer, run: RunDirectory, env: str) -> None:
               f"{len(episodes.returns)} fresh episodes after {state.agent_step:,} steps")  # fmt: skip
     record = state.policies.latest_saved_policy_record
     if record is not None:
-        print(f"saved the policy to {record.uri.removeprefix('file://')}")
+        print(f"the policy is in {record.uri.removeprefix('file://')}")
     print(f"settings, metrics and events are in {run.path}")
     try:
         curve = draw_learning_curve(run.curve_file, learning_curve(run.events_file), env)
         print(f"drew the learning curve to {curve}")
-    except MissingExtraError as error:
+    except MettaError as error:  # a missing extra, or an event log with a bad line
         print(f"no learning curve: {error}")
 
 
 def learning_curve(events_file: Path) -> list[dict[str, float]]:
-    """``agent_step`` and ``episode_return`` of every row that a run logged, also before it was resumed."""
-    rows = []
+    """``agent_step`` and ``episode_return`` of every row that a run logged, also before it was resumed.
+
+    Steps only rise: where a run was resumed from before its last row, what it logged anew counts.
+    """
+    rows: list[dict[str, float]] = []
     for event in read_events(events_file):
-        if event.kind == "metrics":
-            reward = event.payload["metrics"].get("overview/reward")
-            step = float(event.payload["agent_step"])
-            rows.append(
-                {
-                    "agent_step": step,
-                    "episode_return": float("nan") if reward is None else float(reward),
-                }
-            )
+        if event.kind != "metrics":
+            continue
+        step = float(event.payload["agent_step"])
+        found = event.payload["metrics"].get("overview/reward")
+        reward = math.nan if found is None else float(found)
+        if math.isnan(reward) and rows and rows[-1]["agent_step"] == step:
+            continue  # a last row with scores only
+        while rows and rows[-1]["agent_step"] >= step:
+            rows.pop()
+        rows.append({"agent_step": step, "episode_return": reward})
     return rows
 
 
 def _new_run_dir(output: Path, config: TrainingConfig) -> Path:
     """A folder that no other run has, also when two begin in the same second."""
     stem = f"{config.experiment_name}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {str(output)!r} cannot be made: {error.strerror}") from error
     for number in itertools.count(1):
         run_dir = output / (stem if number == 1 else f"{stem}-{number}")
         try:

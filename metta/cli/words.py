@@ -64,6 +64,11 @@ def sort_words(words: Sequence[str]) -> Words:
             files.append(Path(word))
         elif preset is None and word:
             preset = word
+        elif preset is not None and "-" not in word and "." not in word:
+            raise ConfigError(
+                f"{preset!r} is the preset already, and {word!r} is neither a setting (NAME=VALUE, e.g. "
+                "learning_rate=1e-3) nor a YAML file"
+            )
         else:
             raise ConfigError(
                 f"{word!r} is not a setting; write NAME=VALUE, e.g. learning_rate=1e-3, or the name of a "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from metta.errors import MissingExtraError
+from metta.errors import ConfigError, MissingExtraError
 from metta.loggers.sink import MetricRow
 from metta.train.run_config import WandbConfig
 
@@ -105,8 +105,13 @@ def open_wandb_run(
         _Environment.enter(folder / "wandb")
     try:
         return _init(config, folder, name, dict(config_dict or {}))
-    except BaseException:
+    except BaseException as error:
         _Environment.leave()
+        if type(error).__module__.startswith("wandb"):  # its errors, which only it can name
+            raise ConfigError(
+                f"trainer.logging.wandb.mode={config.mode}: W&B cannot start: {error}; run `wandb login`, "
+                "or use trainer.logging.wandb.mode=offline"
+            ) from error
         raise
 
 

@@ -27,6 +27,7 @@ from metta.store.checkpoint_files import (
     Checkpoint,
     checkpoint_folders,
     free_path,
+    list_checkpoints,
     read_entry,
     read_newest_checkpoint,
     write_checkpoint,
@@ -50,7 +51,7 @@ class PendingCheckpoint:
 
     epoch: int
     agent_step: int
-    policy: FrozenPolicy
+    policy: FrozenPolicy = field(repr=False)
     snapshot: dict[str, dict[str, Any]] = field(repr=False)
     metadata: dict[str, Any] = field(default_factory=dict)
     """Plain data that is saved beside the state, e.g. the score; may be added to before `commit`."""
@@ -200,6 +201,11 @@ class TrainingCheckpointer:
     def has_checkpoints(self) -> bool:
         """Whether there is anything to go on from, readable or not."""
         return bool(checkpoint_folders(self.checkpoint_dir))
+
+    def newest_step(self) -> int:
+        """Agent steps of the newest checkpoint; 0 where there is none."""
+        entries = list_checkpoints(self.checkpoint_dir)
+        return entries[-1].agent_step if entries else 0
 
     def load_trainer_state(
         self, run_dir: str | os.PathLike[str] | None = None

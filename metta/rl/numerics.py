@@ -65,6 +65,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
         torch.zeros(1, device=resolved).item()
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0]
+        if reason.startswith("Expected one of"):
+            reason = "torch knows no device of this kind"
         raise ConfigError(
             f"device={str(device)!r} cannot be used here: {reason}; use 'cpu' or 'auto'"
         ) from error

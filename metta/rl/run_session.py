@@ -149,7 +149,7 @@ class RunSession:
         )
         about = self._describe(parts, curriculum)
         if checkpointer.has_checkpoints():
-            self._check_continuation(config, about)
+            self._check_continuation(config, about, checkpointer.newest_step())
         self._write_configuration(config, about)
         self._event_log = EventLog(self.directory.events_file)
         if self.stats_client is None:
@@ -192,7 +192,9 @@ class RunSession:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _check_continuation(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
+    def _check_continuation(
+        self, config: TrainingConfig, about: Mapping[str, Any], reached: int
+    ) -> None:
         """Refuse to go on with another task, network or learning rule, before anything is written."""
         where, stored = str(self.directory.path), self._about()
         for key, what in (("own_environment", "environment"), ("own_policy", "network")):
@@ -201,8 +203,16 @@ class RunSession:
                     f"{where} holds a run with the {what} {stored.get(key) or 'of its settings'}, now it "
                     f"is {about[key] or 'that of the settings'}; go on from Python with the same one"
                 )
-        if self.directory.config_file.exists():
-            check_changes(TrainingConfig.from_yaml(self.directory.config_file), config, where)
+        if not self.directory.config_file.exists():
+            return
+        before = TrainingConfig.from_yaml(self.directory.config_file)
+        check_changes(before, config, where)
+        wanted = config.trainer.total_timesteps
+        if wanted != before.trainer.total_timesteps and wanted <= reached:
+            raise ConfigError(
+                f"there is nothing to do: {where} is at {reached:,} steps already, and "
+                f"total_timesteps={wanted:,}; give a larger one"
+            )
 
     def _write_configuration(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
         described = json.dumps(about, indent=2)

@@ -69,8 +69,6 @@ class MettaTrainer:
             DeprecationWarning,
             stacklevel=2,
         )
-        if isinstance(cfg, Mapping) and "trainer" in cfg:
-            cfg = TrainingConfig.from_dict(cfg)
         self.trainer = Trainer(cfg)
         config = self.trainer.config
         evaluation = sim_config or EvaluationConfig(eval_episodes=0)

@@ -86,6 +86,11 @@ def save_policy(
 def load_weights(path: str | os.PathLike[str], policy: Policy) -> dict[str, Any]:
     """Put a file's weights into a policy of the same architecture; returns the file's metadata."""
     source = Path(path)
+    if not isinstance(policy, Policy):
+        raise PolicyError(
+            f"weights go into a Policy, got a {type(policy).__name__}; wrap the module, Policy(module, "
+            "env.observation_space, env.action_space), or use PolicyStore(...).load(uri, env, policy)"
+        )
     manifest = read_policy_manifest(source)
     if manifest["policy_architecture"] != policy.architecture_hash():
         raise PolicyError(

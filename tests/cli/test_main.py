@@ -81,7 +81,7 @@ def test_the_default_environment_is_used_when_only_settings_are_given(
     [
         (["train", "CartPole-v1", "learnig_rate=1"], "ConfigError: unknown setting 'learnig_rate'"),
         (["train", "CartPole-v1", "gamma=2"], "ConfigError: trainer.ppo.gamma"),
-        (["train", "CartPole-v1", "fast"], "'fast' is not a setting; write NAME=VALUE"),
+        (["train", "CartPole-v1", "fast"], "'fast' is neither a setting (NAME=VALUE"),
         (["train", "CartPole-v1", "=3"], "'=3' is not a setting"),
         (["train", "CartPole-v1", "n_steps=x"], "ConfigError: trainer.rollout.horizon"),
         (
@@ -283,11 +283,11 @@ def test_no_preset_lies_below_when_only_a_file_is_named(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--learning-rate", "1"], "settings are written name=value"),
+        (["train", "--learning-rate", "1"], "write learning_rate=VALUE"),
         (["train", "--trainer.ppo.gamma"], "--trainer.ppo.gamma needs a value"),
         (["train", "--trainer.ppo.gamma", "--run", "x"], "--trainer.ppo.gamma needs a value"),
         (["presets", "extra"], "unrecognized arguments: extra"),
-        (["fly"], "invalid choice: 'fly'"),
+        (["fly"], "there is no command 'fly'"),
         (["completion", "tcsh"], "invalid choice: 'tcsh'"),
     ],
 )
@@ -409,3 +409,27 @@ def test_a_warning_is_one_plain_line_when_a_command_gives_one(
     assert capsys.readouterr().err == "metta: warning: the disk is full\n"
     assert [str(other.message) for other in others] == ["not ours"]
     assert warnings.showwarning is shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tran", "cartpole"], "there is no command 'tran'; did you mean 'train'?"),
+        (["train", "cartpole", "--clip-coff", "1"], "did you mean 'clip_coef'?"),
+        (["train", "cartpole", "--lr=1"], "write lr=VALUE"),
+    ],
+)
+def test_the_nearest_spelling_is_named_when_a_word_is_misspelt(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_one_line_explains_when_a_run_cannot_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume"]) == 2
+    assert "RUN is missing" in capsys.readouterr().err
+    assert main(["train", "cartpole", "--output", "/proc/x", *TINY]) == 2
+    assert "--output '/proc/x' cannot be" in capsys.readouterr().err

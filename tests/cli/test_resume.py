@@ -1,4 +1,6 @@
 import json
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,40 @@ def test_a_run_goes_on_when_its_provenance_is_lost(runs: Path) -> None:
     assert resume(runs, "first", "total_timesteps=64") == 0
     stored = json.loads((runs / "first" / "provenance.json").read_text())["settings"]
     assert stored["trainer.ppo.gamma"]["origin"].startswith(str(runs / "first" / "config.yaml"))
+
+
+def test_it_says_where_it_goes_on_when_there_is_a_checkpoint(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "goes on" not in capsys.readouterr().out
+    assert resume(runs, "first", "total_timesteps=64") == 0
+    assert "goes on from epoch 3 (48 steps)\n" in capsys.readouterr().out
+    words = ["train", "cartpole", *SMALL, "total_timesteps=80", "--run", "first"]
+    assert main([*words, "--output", str(runs)]) == 0
+    assert "goes on from epoch 4 (64 steps)\n" in capsys.readouterr().out
+
+
+def test_a_run_is_refused_when_it_has_no_checkpoint(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(runs / "first" / "checkpoints")
+    events = (runs / "first" / "events.jsonl").read_text()
+    capsys.readouterr()
+    assert resume(runs, "first") == 2
+    error = capsys.readouterr().err
+    assert "ConfigError" in error
+    assert "has no checkpoint to go on from" in error
+    assert (runs / "first" / "events.jsonl").read_text() == events
+    advice = shlex.split(error.partition("with: ")[2])
+    assert advice[:2] == ["metta", "train"]
+    assert main(advice[1:]) == 0
+    assert list_checkpoints(runs / "first" / "checkpoints")[-1].epoch == 3
+
+
+def test_damage_is_told_of_when_no_checkpoint_can_be_read(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for manifest in (runs / "first" / "checkpoints").glob("*/manifest.json"):
+        manifest.unlink()
+    assert resume(runs, "first") == 1
+    assert "CheckpointError" in capsys.readouterr().err

@@ -1,13 +1,17 @@
 import json
 import os
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from metta.cli import run_summary
 from metta.cli.main import main
 from metta.cli.run_summary import summarize
 from metta.loggers import EventLog
+from metta.store.run_directory import RunDirectory
 from metta.train.train_config import TrainingConfig
 
 DEAD_PID = 2**22 + 1
@@ -15,12 +19,19 @@ DEAD_PID = 2**22 + 1
 
 
 def make_run(
-    folder: Path, *, steps: int = 1000, ended: str | None = "done", pid: int = DEAD_PID
+    folder: Path,
+    *,
+    steps: int = 1000,
+    ended: str | None = "done",
+    pid: int = DEAD_PID,
+    host: str | None = None,
+    outcome: str | None = None,
 ) -> Path:
     """A run as its files tell of it."""
     folder.mkdir(parents=True)
     TrainingConfig().to_yaml(folder / "config.yaml")
-    about = {"pid": pid, "host": socket.gethostname(), "started": "2026-01-01T00:00:00+00:00"}
+    host = host or socket.gethostname()
+    about = {"pid": pid, "host": host, "started": "2026-01-01T00:00:00+00:00"}
     (folder / "run.lock").write_text(json.dumps(about))
     with EventLog(folder / "events.jsonl") as log:
         log.append("run_start", {"name": folder.name})
@@ -28,7 +39,8 @@ def make_run(
         log.append("metrics", {"agent_step": steps, "epoch": 3, "metrics": metrics})
         log.append("metrics", {"agent_step": steps, "epoch": 4, "metrics": {"losses/a": 1.0}})
         if ended is not None:
-            log.append("run_end", {"reason": ended})
+            said = {} if outcome is None else {"outcome": outcome}
+            log.append("run_end", {"reason": ended, **said})
     return folder
 
 
@@ -54,22 +66,179 @@ def test_a_line_is_shown_per_run_when_they_are_listed(
     assert lines[2].split()[:5] == ["new", "CartPole-v1", "done", "100,000", "(100%)"]
 
 
-@pytest.mark.parametrize(
-    ("ended", "pid", "status"),
-    [(None, DEAD_PID, "died"), (None, os.getpid(), "running"), ("SIGINT", os.getpid(), "stopped")],
-)
+@pytest.mark.parametrize("ended", [None, "SIGINT"])
 def test_the_status_tells_how_a_run_stands_when_it_did_not_finish(
-    tmp_path: Path, ended: str | None, pid: int, status: str
+    tmp_path: Path, ended: str | None
 ) -> None:
-    summary = summarize(make_run(tmp_path / "run", ended=ended, pid=pid))
-    assert (summary.status, summary.reason) == (status, ended)
+    folder = make_run(tmp_path / "run", ended=ended)
+    summary = summarize(folder)
+    assert (summary.status, summary.reason) == ("stopped" if ended else "died", ended)
+    with RunDirectory(folder).lock():
+        assert summarize(folder).status == ("stopped" if ended else "running")
+
+
+@pytest.mark.parametrize("steps", [1000, 100_000])
+@pytest.mark.parametrize("outcome", ["done", "stopped", "failed", "strange"])
+def test_the_outcome_is_the_status_when_the_last_event_tells_it(
+    tmp_path: Path, steps: int, outcome: str
+) -> None:
+    folder = make_run(tmp_path / "run", steps=steps, outcome=outcome)
+    guess = "done" if steps == 100_000 else "stopped"
+    assert summarize(folder).status == (guess if outcome == "strange" else outcome)
 
 
 def test_a_resumed_run_runs_when_it_began_again(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", pid=os.getpid())
+    folder = make_run(tmp_path / "run", outcome="stopped")
     with EventLog(folder / "events.jsonl") as log:
         log.append("run_start", {"name": "run"})
+    with RunDirectory(folder).lock():
+        assert summarize(folder).status == "running"
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not list its locks")
+def test_a_run_died_when_another_process_has_its_number(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", ended=None, pid=os.getpid())
+    with RunDirectory(make_run(tmp_path / "other")).lock():
+        assert summarize(folder).status == "died"
+
+
+def test_the_process_decides_when_the_system_lists_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_summary, "_LOCKS", tmp_path / "nowhere")
+    assert summarize(make_run(tmp_path / "a", ended=None, pid=os.getpid())).status == "running"
+    assert summarize(make_run(tmp_path / "b", ended=None)).status == "died"
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("1: FLOCK  ADVISORY  WRITE 7 {device}:{inode} 0 EOF", "running"),
+        ("1: FLOCK  ADVISORY  WRITE {pid} ff:ff:{inode} 0 EOF", "running"),
+        ("1: FLOCK  ADVISORY  WRITE 7 ff:ff:{inode} 0 EOF", "died"),
+        ("1: FLOCK  ADVISORY  WRITE {pid} {device}:0 0 EOF", "died"),
+        ("1: -> FLOCK  ADVISORY  WRITE {pid} {device}:{inode} 0 EOF", "died"),
+        ("1: POSIX  ADVISORY  WRITE {pid} {device}:{inode} 0 EOF", "died"),
+        ("1: FLOCK  ADVISORY  WRITE {pid} <none>:0 0 EOF", "died"),
+    ],
+)
+def test_a_run_runs_when_its_own_lock_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, status: str
+) -> None:
+    folder = make_run(tmp_path / "run", ended=None, pid=os.getpid())
+    about = (folder / "run.lock").stat()
+    device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
+    other = "9: POSIX  ADVISORY  READ 1 00:01:1 128 128\n"
+    shown = line.format(pid=os.getpid(), device=device, inode=about.st_ino)
+    (tmp_path / "locks").write_text(f"{other}{shown}\n")
+    monkeypatch.setattr(run_summary, "_LOCKS", tmp_path / "locks")
+    assert summarize(folder).status == status
+
+
+def test_a_run_on_another_host_runs_when_it_wrote_lately(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", ended=None, host="elsewhere", pid=os.getpid())
     assert summarize(folder).status == "running"
+    for age, status in ((9 * 60, "running"), (11 * 60, "died")):
+        os.utime(folder / "events.jsonl", (time.time() - age,) * 2)
+        assert summarize(folder).status == status
+    (folder / "events.jsonl").unlink()
+    assert summarize(folder).status == "died"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1e400, "host": ""}', '{"pid": null}'])
+def test_a_run_died_when_its_lock_says_nothing(tmp_path: Path, text: str) -> None:
+    folder = make_run(tmp_path / "run", ended=None)
+    (folder / "run.lock").write_text(text)
+    assert summarize(folder).status == "died"
+
+
+BAD_EVENTS: list[Any] = [
+    "no event",
+    ["a list"],
+    {"kind": "metrics", "payload": {}},
+    {"kind": "metrics", "payload": None},
+    {"kind": "metrics", "payload": {"metrics": None}},
+    {"kind": "metrics", "payload": {"metrics": {"overview/reward": "high"}}},
+    {"kind": "metrics", "payload": {"metrics": {}, "agent_step": None}},
+    {"kind": "metrics", "payload": {"metrics": {}, "agent_step": float("inf")}},
+    {"kind": "run_end", "payload": ["done"]},
+]
+
+
+@pytest.mark.parametrize("event", BAD_EVENTS)
+def test_the_others_are_listed_when_a_line_of_one_run_is_bad(
+    tmp_path: Path, event: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "good")
+    folder = make_run(tmp_path / "bad")
+    if isinstance(event, dict):
+        event = {"run": "x", "sequence": 9, "time": 0.0, **event}
+    with (folder / "events.jsonl").open("a") as log:
+        log.write(json.dumps(event) + "\n")
+    assert main(["runs", "--output", str(tmp_path)]) == 0
+    shown = {line.split()[0]: line.split()[1:3] for line in capsys.readouterr().out.splitlines()}
+    assert shown["good"] == ["CartPole-v1", "stopped"]
+    assert shown["bad"] == ["CartPole-v1", "broken"]
+
+
+@pytest.mark.parametrize("text", ["trainer: [", "no_such_setting: 1", "- 1", "\xff\xfe"])
+def test_the_others_are_listed_when_the_configuration_of_one_run_is_broken(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "good")
+    (make_run(tmp_path / "bad") / "config.yaml").write_bytes(text.encode("latin-1"))
+    assert main(["runs", "--output", str(tmp_path)]) == 0
+    shown = {line.split()[0]: line.split()[1:4] for line in capsys.readouterr().out.splitlines()}
+    assert shown["good"][:2] == ["CartPole-v1", "stopped"]
+    assert shown["bad"] == ["-", "broken", "-"]
+    assert main(["runs", "bad", "--output", str(tmp_path)]) == 0
+    details = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert details["status"] == "broken"
+    assert "config.yaml" in details["reason"]
+
+
+def test_the_others_are_listed_when_a_run_goes_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "good")
+    found = [tmp_path / "good" / "config.yaml", tmp_path / "gone" / "config.yaml"]
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(found))
+    assert main(["runs", "--output", str(tmp_path)]) == 0
+    _, gone, good = capsys.readouterr().out.splitlines()
+    assert gone.split() == ["gone", "-", "broken", "-", "-", "-", "-"]
+    assert good.split()[:3] == ["good", "CartPole-v1", "stopped"]
+
+
+def test_the_reason_is_shown_when_a_run_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (make_run(tmp_path / "run") / "events.jsonl").open("a") as log:
+        log.write("half a li\n")
+    assert main(["runs", "run", "--output", str(tmp_path)]) == 0
+    details = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert details["status"] == "broken"
+    assert "line 5 of" in details["reason"]
+    assert "half a li" in details["reason"]
+    assert details["agent_step"] == "1000"
+
+
+@pytest.mark.parametrize("number", ["null", "NaN", "-Infinity"])
+def test_a_number_is_left_out_when_it_is_not_finite(
+    tmp_path: Path, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run(tmp_path / "run")
+    event = {"run": "x", "sequence": 9, "time": 0.0, "kind": "metrics"}
+    metrics = {"overview/reward": "?", "eval_training/score": "?", "eval_other/score": "?"}
+    line = json.dumps({**event, "payload": {"agent_step": 1, "epoch": 1, "metrics": metrics}})
+    with (folder / "events.jsonl").open("a") as log:
+        log.write(line.replace('"?"', number) + "\n")
+    summary = summarize(folder)
+    assert (summary.status, summary.reward, summary.score) == ("stopped", None, None)
+    assert main(["runs", "--output", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[5:7] == ["-", "-"]
+    with (folder / "events.jsonl").open("a") as log:
+        log.write(line.replace('"?"', "4.0", 2).replace('"?"', number) + "\n")
+    assert (summarize(folder).reward, summarize(folder).score) == (4.0, 4.0)
 
 
 def test_a_run_is_shown_when_it_has_only_begun(tmp_path: Path) -> None:

@@ -218,3 +218,36 @@ def test_the_outcome_is_told_when_a_run_ends_in_any_way(tmp_path: Path) -> None:
         "stopped",
         "failed",
     ]
+
+
+def test_a_goal_that_was_passed_is_refused_and_not_stored_when_a_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    train(tmp_path, small())
+    with pytest.raises(ConfigError, match=r"nothing to do.* is at 64 steps already.*larger one"):
+        train(tmp_path, small(total_timesteps=40))
+    assert TrainingConfig.from_yaml(tmp_path / "config.yaml").trainer.total_timesteps == 64
+
+
+def test_nobody_hears_of_a_checkpoint_when_none_is_written(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Listener:
+        def on_checkpoint(self, checkpoint: Any) -> None:
+            heard.append(checkpoint.uri)
+
+    train(tmp_path, small(eval_episodes=2), hooks=[Listener()])
+    assert [uri.rpartition("/")[2] for uri in heard] == [
+        "epoch_000001",
+        "epoch_000002",
+        "epoch_000002.2",
+    ]
+    train(tmp_path, small(eval_episodes=2), hooks=[Listener()])
+    assert len(heard) == 3
+
+
+def test_settings_may_be_a_whole_mapping_when_a_trainer_is_made() -> None:
+    trainer = Trainer({"agent": {"core": "gru"}, "trainer": {"gamma": 0.5}})
+    assert (trainer.training_config.agent.core, trainer.config.ppo.gamma) == ("gru", 0.5)
+    with pytest.raises(ConfigError, match="leave global_config out"):
+        Trainer(small(), global_config=small())

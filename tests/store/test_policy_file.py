@@ -150,3 +150,10 @@ def test_a_policy_is_not_written_when_a_weight_is_nan(tmp_path: Path) -> None:
         save_policy(path, policy)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["policy"]
+
+
+def test_the_error_says_how_to_load_when_weights_would_go_into_a_bare_module(tmp_path) -> None:
+    from torch import nn
+
+    with pytest.raises(PolicyError, match=r"weights go into a Policy, got a Linear.*PolicyStore"):
+        load_weights(tmp_path / "policy.safetensors", nn.Linear(1, 1))

@@ -237,6 +237,8 @@ def _whole_config(
             )
         return trainer_config
     if isinstance(trainer_config, Mapping):
+        if trainer_config.keys() & {"trainer", "agent"}:
+            return TrainingConfig.from_dict(trainer_config)
         trainer_config = TrainingConfig.from_dict({"trainer": dict(trainer_config)}).trainer
     if not isinstance(trainer_config, TrainerConfig):
         raise ConfigError(

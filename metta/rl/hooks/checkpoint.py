@@ -57,6 +57,7 @@ class CheckpointHook(TrainerHook):
         self._pending: PendingCheckpoint | None = None
         self._scores_before: tuple[EvalRewardSummary, dict[str, Any]] | None = None
         self._upload_is_due = False
+        self._last_parts: tuple[StateRegistry, Policy] | None = None
 
     @property
     def latest_policy_uri(self) -> str | None:
@@ -76,7 +77,7 @@ class CheckpointHook(TrainerHook):
         self, trainer_state: TrainerState, registry: StateRegistry, policy: Policy
     ) -> Policy | None:
         """Take up the newest checkpoint where that is wanted; a run under way stays as it is."""
-        self._pending, self._upload_is_due = None, False
+        self._pending, self._upload_is_due, self._last_parts = None, False, None
         restored = self._restore(trainer_state, registry) if trainer_state.epoch == 0 else False
         self._seen_epoch = trainer_state.epoch
         return policy if restored else None
@@ -122,13 +123,8 @@ class CheckpointHook(TrainerHook):
         # what the other hooks noted about this epoch, statistics reported and scores, belongs to it
         checkpoint.refresh(trainer_state, trainer_state.stats, trainer_state.policies)
         scores = trainer_state.eval_scores
-        is_scored = self._are_new(scores)
-        if is_scored:
+        if self._are_new(scores):
             checkpoint.metadata |= {"score": scores.avg_category_score, **scores.to_dict()}
-        if self.latest_saved_epoch == checkpoint.epoch and not is_scored:
-            self._pending = None  # the same is on the disk
-            self._upload(trainer_state, wandb_run)
-            return
         record = self._commit(self.checkpoint_manager, checkpoint)
         self._note(trainer_state, record)
         if stats_client is not None:
@@ -146,12 +142,22 @@ class CheckpointHook(TrainerHook):
         wandb_run: Any,
         registry: StateRegistry | None,
     ) -> None:
-        """Take a last snapshot; where the epoch is saved already, it is for a score that may follow."""
+        """Take a last snapshot, unless this epoch is saved already."""
         uploads = wandb_run is not None and self.wandb_checkpoint_interval > 0
         self._upload_is_due = uploads
-        if uploads or self.checkpoint_interval > 0:
-            self._scores_before = eval_scores, eval_scores.to_dict()
-            self._snapshot(registry or _registry(policy, optimizer), policy, trainer_state)
+        if not uploads and self.checkpoint_interval == 0:
+            return
+        self._scores_before = eval_scores, eval_scores.to_dict()
+        self._last_parts = registry or _registry(policy, optimizer), policy
+        if self.latest_saved_epoch == trainer_state.epoch:
+            self._upload(trainer_state, wandb_run)
+        else:
+            self._snapshot(*self._last_parts, trainer_state)
+
+    def save_score(self, trainer_state: TrainerState) -> None:
+        """The final policy was scored: where its epoch is saved already, save it once more, scored."""
+        if self._last_parts is not None and self._pending is None:
+            self._snapshot(*self._last_parts, trainer_state)
 
     def on_exception(self, trainer_state: TrainerState) -> None:
         """Write the snapshot of the last whole epoch if it was not written yet; nothing newer is whole."""

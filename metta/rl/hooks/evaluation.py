@@ -62,6 +62,8 @@ class EvaluationHook(TrainerHook):
         is_scored = trainer_state.eval_epoch == trainer_state.epoch
         if self.eval_config is not None and not is_scored and not hurry:
             self._evaluate(trainer_state, policy, checkpoint_hook, stats_client)
+            if checkpoint_hook is not None and trainer_state.eval_epoch == trainer_state.epoch:
+                checkpoint_hook.save_score(trainer_state)
 
     def _evaluate(
         self, state: TrainerState, policy: Policy, checkpoint_hook: Any, stats_client: Any

@@ -129,7 +129,8 @@ class MetricsHook(TrainerHook):
             self._log_epochs(trainer_state)
         elif trainer_state.eval_scores.to_metrics() != self._last_scores:
             self._log_row(trainer_state, {}, {})
-        self._end = reason, "done" if trainer_state.stop_reason is None else "stopped"
+        # a signal in the last moments of a run that is done stops nothing any more
+        self._end = reason, "stopped" if trainer_state.stop_reason == reason else "done"
 
     def on_exception(self, exc: BaseException) -> None:
         """Remember how the run ended."""
