@@ -35,7 +35,7 @@ def test_words_are_told_apart_when_they_are_sorted() -> None:
 
 @pytest.mark.parametrize("words", [["cartpole", "fast"], [""]])
 def test_a_word_is_refused_when_it_is_nothing_known(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match="is not a setting; write NAME=VALUE|neither a setting"):
+    with pytest.raises(ConfigError, match=r"is not a setting; write NAME=VALUE|neither a setting"):
         sort_words(words)
 
 
