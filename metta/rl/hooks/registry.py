@@ -15,7 +15,7 @@ __all__ = ["HookRegistry"]
 _ON_ERROR = ("raise", "warn", "disable")
 
 
-@dataclass
+@dataclass(eq=False)  # an entry is itself, whatever its hook takes for equal
 class _Entry:
     name: str
     hook: Any
