@@ -132,7 +132,7 @@ class TrainerState:
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the last epoch."""
     eval_scores: EvalRewardSummary = field(default_factory=EvalRewardSummary)
-    """The last scores; written by whoever evaluates."""
+    """The last scores; whoever evaluates hands them to `record_scores`."""
     eval_epoch: int | None = None
     """The epoch that they belong to."""
     stats: StatsTracker = field(default_factory=StatsTracker)
@@ -153,6 +153,10 @@ class TrainerState:
     def request_stop(self, reason: str) -> None:
         """Ask for a stop at the end of this epoch; the first reason is kept."""
         self.stop_reason = self.stop_reason or reason
+
+    def record_scores(self, scores: EvalRewardSummary) -> None:
+        """The policy of the present epoch was evaluated."""
+        self.eval_scores, self.eval_epoch = scores, self.epoch
 
     def measure_progress(self, total_timesteps: int) -> None:
         """Set `progress` for an epoch that begins now, in a run of `total_timesteps`."""

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -25,9 +25,9 @@ from metta.store.checkpoint_files import (
     list_checkpoints,
     plain_metadata,
     read_entry,
-    score_of,
 )
 from metta.store.policy_file import FrozenPolicy, load_weights, read_policy_manifest, save_policy
+from metta.store.retention import best_of
 from metta.train.train_config import AgentConfig
 
 __all__ = ["PolicyStore", "path_of", "record_of_checkpoint", "spaces_of"]
@@ -94,7 +94,7 @@ class PolicyStore:
 
     def best(self) -> PolicyRecord | None:
         """The record with the highest `score` in its metadata; None where nothing was scored."""
-        return _best(self.list())
+        return best_of(self.list())
 
     def find(self, uri: str | os.PathLike[str]) -> PolicyRecord:
         """The record that a URI, path or selector names; the policy is not loaded."""
@@ -200,13 +200,6 @@ def _record_of_file(path: Path) -> PolicyRecord:
     counts = [metadata.get(key) for key in ("epoch", "agent_step")]  # a file of one's own has none
     epoch, agent_step = (count if isinstance(count, int) else 0 for count in counts)
     return PolicyRecord(path.absolute().as_uri(), name, epoch, agent_step, metadata)
-
-
-def _best(records: Sequence[PolicyRecord]) -> PolicyRecord | None:
-    scored = [
-        (score, record) for record in records if (score := score_of(record.metadata)) is not None
-    ]
-    return max(reversed(scored), key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def _agent_config(record: PolicyRecord) -> AgentConfig:

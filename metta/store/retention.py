@@ -5,16 +5,21 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from metta.agent.policy_record import PolicyRecord
 from metta.store.checkpoint_files import (
     MANIFEST_FILE,
     TEMPORARY,
     CheckpointEntry,
     checkpoint_folders,
     list_checkpoints,
+    score_of,
 )
 
 __all__ = ["best_of", "prune_checkpoints"]
+
+Scored = TypeVar("Scored", CheckpointEntry, PolicyRecord)
 
 
 def prune_checkpoints(
@@ -42,10 +47,11 @@ def prune_checkpoints(
     return removed
 
 
-def best_of(entries: Sequence[CheckpointEntry]) -> CheckpointEntry | None:
-    """The entry with the highest score, the newest of equals; None where nothing was scored."""
-    scored = [entry for entry in entries if entry.score is not None]
-    return max(reversed(scored), key=lambda entry: entry.score or 0.0, default=None)
+def best_of(found: Sequence[Scored]) -> Scored | None:
+    """The checkpoint or record with the highest score, the newest of equals; None without scores."""
+    scores = [(score_of(one.metadata), one) for one in found]
+    scored = [(score, one) for score, one in scores if score is not None]
+    return max(reversed(scored), key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def _wanted(

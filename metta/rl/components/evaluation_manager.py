@@ -18,8 +18,7 @@ class EvaluationManager:
 
     def evaluate(self, policy: Policy) -> EvalRewardSummary:
         """Play the suite's episodes with this policy and keep the scores."""
-        self.state.eval_scores = self.evaluator.evaluate(policy)
-        self.state.eval_epoch = self.state.epoch
+        self.state.record_scores(self.evaluator.evaluate(policy))
         return self.state.eval_scores
 
     @property

@@ -43,7 +43,7 @@ class StatsManager:
 
     @eval_scores.setter
     def eval_scores(self, scores: EvalRewardSummary) -> None:
-        self.state.eval_scores = scores
+        self.state.record_scores(scores)
 
     def build_stats(
         self, losses_stats: Mapping[str, float], experience: Any = None

@@ -13,7 +13,6 @@ from metta.rl.checkpointer import CheckpointManager, PendingCheckpoint
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.training_state import TrainerState
-from metta.sim.scores import EvalRewardSummary
 from metta.stateful import NamedState, StateRegistry
 from metta.store.policy_store import record_of_checkpoint
 
@@ -55,7 +54,6 @@ class CheckpointHook(TrainerHook):
         self._latest_record: PolicyRecord | None = None
         self._seen_epoch: int | None = None
         self._pending: PendingCheckpoint | None = None
-        self._scores_before: tuple[EvalRewardSummary, dict[str, Any]] | None = None
         self._upload_is_due = False
         self._last_parts: tuple[StateRegistry, Policy] | None = None
 
@@ -96,7 +94,6 @@ class CheckpointHook(TrainerHook):
         policy: Policy,
         optimizer: torch.optim.Optimizer,
         trainer_state: TrainerState,
-        eval_scores: EvalRewardSummary,
         wandb_run: Any,
         registry: StateRegistry | None,
     ) -> None:
@@ -107,7 +104,6 @@ class CheckpointHook(TrainerHook):
         if wandb_run is not None and crossed(before, now, self.wandb_checkpoint_interval):
             self._upload_is_due = True
         if self._upload_is_due or crossed(before, now, self.checkpoint_interval):
-            self._scores_before = eval_scores, eval_scores.to_dict()
             self._snapshot(registry or _registry(policy, optimizer), policy, trainer_state)
 
     def on_checkpoint(
@@ -123,7 +119,7 @@ class CheckpointHook(TrainerHook):
         # what the other hooks noted about this epoch, statistics reported and scores, belongs to it
         checkpoint.refresh(trainer_state, trainer_state.stats, trainer_state.policies)
         scores = trainer_state.eval_scores
-        if self._are_new(scores):
+        if trainer_state.eval_epoch == checkpoint.epoch:  # older scores are those of another policy
             checkpoint.metadata |= {"score": scores.avg_category_score, **scores.to_dict()}
         record = self._commit(self.checkpoint_manager, checkpoint)
         self._note(trainer_state, record)
@@ -138,7 +134,6 @@ class CheckpointHook(TrainerHook):
         policy: Policy,
         optimizer: torch.optim.Optimizer,
         trainer_state: TrainerState,
-        eval_scores: EvalRewardSummary,
         wandb_run: Any,
         registry: StateRegistry | None,
     ) -> None:
@@ -147,7 +142,6 @@ class CheckpointHook(TrainerHook):
         self._upload_is_due = uploads
         if not uploads and self.checkpoint_interval == 0:
             return
-        self._scores_before = eval_scores, eval_scores.to_dict()
         self._last_parts = registry or _registry(policy, optimizer), policy
         if self.latest_saved_epoch == trainer_state.epoch:
             self._upload(trainer_state, wandb_run)
@@ -164,13 +158,6 @@ class CheckpointHook(TrainerHook):
         pending, self._pending = self._pending, None
         if pending is not None and self.checkpoint_manager is not None:
             self._note(trainer_state, self.checkpoint_manager.commit(pending))
-
-    def _are_new(self, scores: EvalRewardSummary) -> bool:
-        """Whether somebody evaluated since the snapshot; older scores are those of another policy."""
-        if scores.avg_category_score is None or self._scores_before is None:
-            return False
-        before, content = self._scores_before
-        return scores is not before or scores.to_dict() != content
 
     def _snapshot(
         self, registry: StateRegistry, policy: Policy, trainer_state: TrainerState

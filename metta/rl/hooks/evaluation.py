@@ -85,8 +85,8 @@ class EvaluationHook(TrainerHook):
             )
             return
         self.failures_in_a_row = 0
-        state.eval_epoch = state.epoch
-        self.eval_scores = state.eval_scores = scores
+        self.eval_scores = scores
+        state.record_scores(scores)
         if stats_client is not None:
             stats_client.record_evaluation(
                 epoch=state.epoch,

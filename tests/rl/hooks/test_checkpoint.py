@@ -80,7 +80,7 @@ class Evaluate(TrainerHook):
     def on_epoch_end(self, trainer_state: Any) -> None:
         if trainer_state.epoch in self.scores:
             score = self.scores[trainer_state.epoch]
-            trainer_state.eval_scores = EvalRewardSummary({"toy/corridor": score})
+            trainer_state.record_scores(EvalRewardSummary({"toy/corridor": score}))
 
     on_training_end = on_epoch_end
 
