@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c
 
-.PHONY: help train test check format setup learning bench overhead clean
+.PHONY: help train test check format setup learning bench overhead faults clean
 
 help:
 	@echo "make train      set up and train CartPole to a solved policy (under a minute)"
 	@echo "make test       set up and run every check of this project: lint, types, layers, tests"
 	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
 	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
+	@echo "make faults     every fault campaign, about an hour; writes faults.jsonl and faults.md"
 	@echo "make overhead   CPU seconds of every face over a bare loop of the parts"
 
 $(VENV)/train-installed: $(SOURCES)
@@ -48,6 +49,9 @@ learning: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
+
+faults: setup
+	$(BIN)/python -m faults.run
 
 overhead: setup
 	$(BIN)/python -m benchmarks.overhead

@@ -8,6 +8,7 @@ __all__ = [
     "ConfigError",
     "EnvError",
     "HookError",
+    "InexactResumeError",
     "MettaError",
     "MettaWarning",
     "MissingExtraError",
@@ -17,6 +18,7 @@ __all__ = [
     "RunLockedError",
     "SpaceError",
     "StateError",
+    "UnsafeFileError",
     "did_you_mean",
 ]
 
@@ -59,6 +61,14 @@ class StateError(MettaError):
 
 class CheckpointError(MettaError):
     """A checkpoint is missing, incomplete, or cannot be written."""
+
+
+class InexactResumeError(ConfigError):
+    """A run would go on under conditions that change its last bits; names every difference."""
+
+
+class UnsafeFileError(MettaError):
+    """A file holds code, or more than its reader is willing to take in; nothing of it was used."""
 
 
 class RunLockedError(MettaError):

@@ -8,7 +8,7 @@ the bit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces
@@ -16,7 +16,15 @@ from gymnasium import spaces
 from metta.errors import ConfigError
 from metta.spaces import ObsSpec
 
-__all__ = ["FinalRows", "ObsArrays", "StepResult", "VecEnv", "group_slices"]
+__all__ = [
+    "FinalRows",
+    "ObsArrays",
+    "RestorableVecEnv",
+    "RestorePromise",
+    "StepResult",
+    "VecEnv",
+    "group_slices",
+]
 
 ObsArrays = Mapping[str, np.ndarray]
 """One array ``[n, ...]`` per observation leaf."""
@@ -56,6 +64,33 @@ class StepResult:
     """True last observations of the rows with `truncated` set (and not `terminated`)."""
     infos: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     """Numbers that environments reported at the end of an episode: (row in group, name -> value)."""
+    lost: np.ndarray | None = None
+    """``[K]`` int64 rows whose worker died before this step was taken and which now stand at the start of
+    a fresh episode: `valid` is False and `starts` True there; the episode before it counts nowhere."""
+
+
+RestoreClass = Literal["snapshot", "replay", "boundary"]
+"""How environments come back: by their state, by repeating an episode's actions, or not at all."""
+
+
+@dataclass(frozen=True)
+class RestorePromise:
+    """What a resumed run may expect of its environments, found by trying it on a throwaway instance."""
+
+    restore_class: RestoreClass
+    reason: str
+    """Why it is not a better one; empty for `snapshot`."""
+
+    def describe(self) -> str:
+        """One line for people."""
+        promise = {
+            "snapshot": "a resumed run is equal to the bit",
+            "replay": "a resumed run is equal to the bit, after repeating unfinished episodes",
+            "boundary": "a resumed run begins fresh episodes, and differs from an uninterrupted one",
+        }[self.restore_class]
+        return f"environments are of class {self.restore_class}: {promise}" + (
+            f" ({self.reason})" if self.reason else ""
+        )
 
 
 @runtime_checkable
@@ -95,6 +130,35 @@ class VecEnv(Protocol):
 
     def close(self) -> None:
         """Release environments and workers; may be called more than once."""
+        ...
+
+
+@runtime_checkable
+class RestorableVecEnv(VecEnv, Protocol):
+    """A `VecEnv` whose environments can be part of a checkpoint."""
+
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+        """Find the best class there is, or see that the `wanted` one works, and keep what it needs.
+
+        Without this call environments are of class `boundary`. A wanted class that fails its test is a
+        `ConfigError`.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every environment stands: ``{"class": ...}`` and what that class needs.
+
+        Only between steps: `EnvError` while one is under way.
+        """
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
+        """Bring every environment to where it stood.
+
+        Returns observations ``[num_rows, ...]`` where they were seen again (`replay`), for the caller to
+        compare with those it holds; None where there is nothing to compare. `StateError` where the state
+        does not fit.
+        """
         ...
 
 
