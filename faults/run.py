@@ -16,7 +16,22 @@ from pathlib import Path
 
 from faults.trial import OK, Trial
 
-CAMPAIGNS: dict[str, int] = {}
+CAMPAIGNS: dict[str, int] = {
+    "crash_points": 0,
+    "power_loss": 0,
+    "disk_errors": 0,
+    "splits": 0,
+    "ablation": 0,
+    "kills": 1000,
+    "signals": 400,
+    "worker_faults": 1000,
+    "trainer_kills": 200,
+    "planted_secrets": 68,
+    "bad_files": 10_000,
+    "malicious_pickles": 50,
+    "hostile_configs": 2_000,
+    "hostile_names": 200,
+}
 """Module in this package -> trials of the full suite; 0: as many as there are points."""
 
 

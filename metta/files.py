@@ -1,12 +1,40 @@
-"""Files that are either whole or absent."""
+"""Files and folders that are whole or absent, also after a crash or a loss of power.
 
+What must not be lost goes to the disk through these functions and no others. Each waits for the disk where
+the next step relies on it, and an operation that fails is an OSError, never a success.
+"""
+
+import contextlib
+import errno
 import hashlib
 import os
+import shutil
+import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["atomic_write", "make_durable", "sha256_of"]
+__all__ = [
+    "TEMPORARY",
+    "atomic_write",
+    "commit_folder",
+    "make_durable",
+    "make_folder",
+    "make_folders",
+    "remove_file",
+    "remove_folders",
+    "remove_tree",
+    "rename",
+    "sha256_of",
+    "temporary_beside",
+    "write_durably",
+]
+
+TEMPORARY = ".tmp-"
+"""How the names begin of what is being written or removed."""
+
+_CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
+"""How file systems answer that have no such thing as waiting for a folder."""
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], None]) -> Path:
@@ -15,22 +43,69 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], None]) ->
     A crash leaves the old file or the new one, never half of either; a failed `write` leaves nothing.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}")
+    make_folders(target.parent)
+    temporary = temporary_beside(target)
     try:
-        write(temporary)
-        make_durable(temporary)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        write_durably(temporary, write)
+        rename(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error is the one to tell of
+            remove_file(temporary)
+        raise
     make_durable(target.parent)
     return target
 
 
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    """Hex digest of a file's bytes, read in blocks."""
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def commit_folder(
+    free_path: Callable[[], Path], fill: Callable[[Path], None], verify: Callable[[Path], object]
+) -> Path:
+    """Let `fill` make a folder beside its place, rename it to a name that is free, and `verify` it there.
+
+    `fill` writes by `write_durably`. A crash leaves the whole folder or none of that name; whatever fails,
+    `verify` included, leaves none.
+    """
+    temporary = temporary_beside(free_path())
+    make_folders(temporary.parent)
+    try:
+        make_folder(temporary)
+        fill(temporary)
+        make_durable(temporary)
+        target = _rename_to_free(temporary, free_path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error is the one to tell of
+            remove_tree(temporary)
+        raise
+    try:
+        make_durable(target.parent)
+        verify(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_folders([target])
+        raise
+    return target
+
+
+def _rename_to_free(finished: Path, free_path: Callable[[], Path]) -> Path:
+    while True:
+        target = free_path()
+        try:
+            rename(finished, target)
+        except OSError:
+            if not os.path.lexists(target):
+                raise
+        else:  # where another process took the name meanwhile, the next one is tried
+            return target
+
+
+def temporary_beside(path: Path) -> Path:
+    """A new name in the same folder, which no pattern for finished files matches."""
+    return path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+
+
+def write_durably(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file, and wait until its bytes are on the disk; its name may not be yet."""
+    write(path)
+    make_durable(path)
 
 
 def make_durable(path: str | os.PathLike[str]) -> None:
@@ -38,5 +113,75 @@ def make_durable(path: str | os.PathLike[str]) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        if not (is_folder and error.errno in _CANNOT_SYNC_FOLDERS):
+            raise
     finally:
         os.close(descriptor)
+
+
+def make_folders(path: Path) -> None:
+    """Create a folder and those above it that are missing, each durable before the next is made."""
+    if path.is_dir():
+        return
+    make_folders(path.parent)
+    with contextlib.suppress(FileExistsError):  # somebody else was faster
+        make_folder(path)
+    make_durable(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Create one folder, which must not exist."""
+    path.mkdir()
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file or folder another name in the same folder; both names change in one step.
+
+    A file in the place of `target` is replaced, and so is an empty folder; any other folder is an OSError.
+    """
+    source.rename(target)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there."""
+    path.unlink(missing_ok=True)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that it holds, in no order that a reader could rely on."""
+    shutil.rmtree(path)
+
+
+def remove_folders(paths: Iterable[Path]) -> None:
+    """Remove folders so that, whatever happens, each is whole or has lost its name.
+
+    All lose their names first; their contents go when that is on the disk. A folder that cannot be emptied
+    does not keep the others, but is an OSError in the end.
+    """
+    hidden = [_hide(path) for path in paths]
+    for parent in {path.parent for path in hidden}:
+        make_durable(parent)
+    failures: list[OSError] = []
+    for path in hidden:
+        try:
+            remove_tree(path)
+        except OSError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def _hide(path: Path) -> Path:
+    if path.name.startswith(TEMPORARY):
+        return path
+    hidden = temporary_beside(path)
+    rename(path, hidden)
+    return hidden
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """Hex digest of a file's bytes, read in blocks."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

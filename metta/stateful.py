@@ -1,4 +1,4 @@
-"""State with a name: the one registry behind digests now, and checkpoints and resume later.
+"""State with a name: the one registry behind digests, checkpoints and resume.
 
 Whatever influences the numbers of a run after this moment is `Stateful` and registered. A component that
 cannot take its state back raises `StateError`; nothing is skipped silently.
@@ -79,6 +79,10 @@ class StateRegistry:
             )
         self._components[component.state_name] = component
 
+    def get(self, name: str) -> Any:
+        """The component of this name, or None."""
+        return self._components.get(name)
+
     def names(self) -> list[str]:
         """Registered names in order of registration."""
         return list(self._components)
@@ -109,8 +113,22 @@ class StateRegistry:
             part.load_state_dict(snapshot[name]["state"])
 
     def digest(self) -> str:
-        """Hex sha256 over every registered value, bit for bit."""
-        return digest_of(self.snapshot())
+        """Hex sha256 over every registered value, bit for bit.
+
+        Left out are components with ``in_digest = False``: they say where and how a run goes on, not
+        what it learned.
+        """
+        return digest_of(
+            {
+                name: {"version": part.state_version, "state": part.state_dict()}
+                for name, part in self._components.items()
+                if getattr(part, "in_digest", True)
+            }
+        )
+
+    def digests(self) -> dict[str, str]:
+        """A digest for every component, for those who look for the first difference."""
+        return {name: digest_of(part["state"]) for name, part in self.snapshot().items()}
 
 
 def digest_of(value: Any) -> str:

@@ -20,6 +20,7 @@ COVERED = [
     "metta.rl.training_state",
     "metta.train.train_config",
     "metta.train.presets",
+    "metta.testing",
 ]
 
 

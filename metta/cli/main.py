@@ -2,17 +2,17 @@
 
 import argparse
 import importlib
-import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from metta import __version__
+from metta.cli.lost_console import surviving_a_lost_console
 from metta.cli.words import join_dotted
 from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError, did_you_mean
 
@@ -21,24 +21,39 @@ __all__ = ["COMMANDS", "build_parser", "main"]
 COMMANDS = {
     "train": "metta.cli.train_command",
     "resume": "metta.cli.resume",
+    "finetune": "metta.cli.finetune",
     "runs": "metta.cli.runs",
+    "policies": "metta.cli.policies",
+    "inspect": "metta.cli.inspect_command",
+    "certify": "metta.cli.certify",
     "config": "metta.cli.config_command",
     "presets": "metta.cli.presets_command",
+    "convert": "metta.cli.convert",
     "completion": "metta.cli.completion",
 }
 """Command -> module with ``add_parser(commands)``, which loads nothing heavy, and ``run(options)``."""
 
-_OK, _FAILED, _USAGE, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
+_OK, _FAILED, _USAGE, _INTERRUPTED = 0, 1, 2, 130
 _EXIT_CODES = (
     "exit codes: 0 done; 1 failed while running; 2 wrong usage or configuration; "
-    "130 stopped by Ctrl-C; 143 stopped by SIGTERM"
+    "129 stopped by the end of the terminal; 130 stopped by Ctrl-C; 143 stopped by SIGTERM"
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; see ``metta --help``."""
+    """Run a command and return its exit code; see ``metta --help``.
+
+    A command goes on also where nobody can read what it prints any more.
+    """
+    with surviving_a_lost_console():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = build_parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # the process is this command's own
+        sys.excepthook = _show_bug
     try:
         if given and given[0] not in COMMANDS and not given[0].startswith("-"):
             parser.error(f"there is no command {given[0]!r}{did_you_mean(given[0], COMMANDS)}")
@@ -50,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return _OK
     _take_rest(parser, options, rest)
-    with _sigterm() as terminated, _plain_warnings():
+    with _ending_signals() as received, _plain_warnings():
         status = _run(options)
-    return _TERMINATED if terminated and status == _INTERRUPTED else status
+    return 128 + received[0] if received and status == _INTERRUPTED else status
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -81,7 +96,9 @@ def _take_rest(
     unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "words")]
     if unknown:
         hint = _hint_for(unknown[0]) if hasattr(options, "words") else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        from metta.secrets import scrub_all  # not needed for --help
+
+        parser.error(f"unrecognized arguments: {' '.join(scrub_all(unknown))}{hint}")
     if rest:
         options.words = [*options.words, *rest]
 
@@ -100,15 +117,26 @@ def _run(options: argparse.Namespace) -> int:
     try:
         status: int = _module(options.command).run(options)
     except MettaError as error:
-        print(f"metta: {type(error).__name__}: {error}", file=sys.stderr)
+        print(_scrubbed(f"metta: {type(error).__name__}: {error}"), file=sys.stderr)
         return _USAGE if isinstance(error, ConfigError | MissingExtraError) else _FAILED
     except KeyboardInterrupt:
         print("metta: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough, e.g. `metta config | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _OK
     return status
+
+
+def _show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback of a bug, as Python shows it, but without secrets."""
+    import traceback  # seldom needed, and slow to import
+
+    lines = traceback.format_exception(kind, error, trace)
+    print(_scrubbed("".join(lines)), end="", file=sys.stderr)
+
+
+def _scrubbed(text: str) -> str:
+    from metta.secrets import scrub  # not needed for --help
+
+    return scrub(text)
 
 
 @contextmanager
@@ -118,7 +146,7 @@ def _plain_warnings() -> Iterator[None]:
 
     def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, MettaWarning):
-            print(f"metta: warning: {message}", file=sys.stderr)
+            print(_scrubbed(f"metta: warning: {message}"), file=sys.stderr)
         else:
             before(message, category, *where, **more)
 
@@ -130,8 +158,11 @@ def _plain_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm() -> Iterator[list[int]]:
-    """SIGTERM ends a command as Ctrl-C does, and is remembered in the list."""
+def _ending_signals() -> Iterator[list[int]]:
+    """SIGTERM and the end of the terminal end a command as Ctrl-C does, and are remembered in the list.
+
+    A signal that is ignored stays so, as in ``nohup metta train``.
+    """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -141,11 +172,15 @@ def _sigterm() -> Iterator[list[int]]:
         received.append(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, handle)
+    before: dict[signal.Signals, Any] = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, handle)
     try:
         yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

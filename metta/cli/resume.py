@@ -11,7 +11,7 @@ from metta.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
 
-__all__ = ["add_parser", "find_run", "run"]
+__all__ = ["add_allow_inexact", "add_parser", "find_run", "run"]
 
 
 def add_parser(commands: Any) -> None:
@@ -30,6 +30,17 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
     )
+    add_allow_inexact(parser)
+
+
+def add_allow_inexact(parser: argparse.ArgumentParser) -> None:
+    """The option of all commands that may go on with a run."""
+    parser.add_argument(
+        "--allow-inexact",
+        action="store_true",
+        help="go on also where libraries, threads or device differ from those that the run was saved "
+        "under, and its numbers with them",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,7 +52,12 @@ def run(options: argparse.Namespace) -> int:
     from metta.cli.train import train_in  # torch loads here, not for --help
 
     _require_checkpoint(folder)
-    return train_in(folder, resolved.config, _provenance(folder / "provenance.json", resolved))
+    return train_in(
+        folder,
+        resolved.config,
+        _provenance(folder / "provenance.json", resolved),
+        allow_inexact=options.allow_inexact,
+    )
 
 
 def find_run(name: str, output: Path) -> Path:

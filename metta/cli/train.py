@@ -2,47 +2,57 @@
 
 import itertools
 import math
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from metta.agent.policy import Policy
 from metta.cli.plot import draw_learning_curve
 from metta.errors import ConfigError, MettaError
-from metta.loggers import read_events
+from metta.loggers.history import metric_rows
 from metta.rl.components.trainer import Trainer
+from metta.secrets import scrub
 from metta.store.checkpoint_files import list_checkpoints
 from metta.store.run_directory import RunDirectory
 from metta.train.layers import Resolved
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["train", "train_in"]
-
-_EXIT_CODES = {None: 0, signal.SIGINT: 130, signal.SIGTERM: 143}
+__all__ = ["new_run_dir", "train", "train_in"]
 
 
-def train(*, resolved: Resolved, output: Path, run: str | None) -> int:
+def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
     """Train in a new folder below `output`, or in that of `run`, where training may go on."""
-    folder = _new_run_dir(output, resolved.config) if run is None else output / run
-    return train_in(folder, resolved.config, resolved.provenance())
+    folder = new_run_dir(output, resolved.config) if run is None else output / run
+    return train_in(folder, resolved.config, resolved.provenance(), allow_inexact=allow_inexact)
 
 
-def train_in(folder: Path, config: TrainingConfig, provenance: Mapping[str, Any]) -> int:
-    """Train, score, save and draw; returns the exit code.
+def train_in(
+    folder: Path,
+    config: TrainingConfig,
+    provenance: Mapping[str, Any],
+    *,
+    allow_inexact: bool = False,
+    policy: Policy | None = None,
+) -> int:
+    """Train, score, save and draw; returns the exit code. `policy` is the one to begin with.
 
-    Ctrl-C and SIGTERM stop training at the end of an epoch, and still save what was learned. Where the
-    folder holds a checkpoint, training goes on from there.
+    Ctrl-C, SIGTERM and the end of the terminal stop training at the end of an epoch, and still save what
+    was learned. Where the folder holds a checkpoint, training goes on from there.
     """
     run = RunDirectory(folder)
     before = list_checkpoints(run.checkpoint_dir)
-    trainer = Trainer(config, run_dir=folder, provenance=provenance)
+    trainer = Trainer(
+        config, None, policy, run_dir=folder, provenance=provenance, allow_inexact=allow_inexact
+    )
     try:
         trainer.setup()
         total, seed = config.trainer.total_timesteps, config.trainer.seed
         assert trainer.components is not None
         print(f"training {config.env} for {total:,} steps in {folder} "
               f"(seed {seed}; {trainer.components.plan.describe()})")  # fmt: skip
+        if trainer.session is not None and trainer.session.promise is not None:
+            print(scrub(trainer.session.promise.describe()))
         if before:
             print(f"goes on from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
         trainer.train()
@@ -52,7 +62,7 @@ def train_in(folder: Path, config: TrainingConfig, provenance: Mapping[str, Any]
     is_done = trainer.state.agent_step >= config.trainer.total_timesteps
     stop_signal = None if is_done else trainer.stop_signal
     _report(trainer, run, config.env, is_stopped=stop_signal is not None)
-    return _EXIT_CODES[None if stop_signal is None else signal.Signals(stop_signal)]
+    return 0 if stop_signal is None else 128 + stop_signal
 
 
 def _report(trainer: Trainer, run: RunDirectory, env: str, *, is_stopped: bool) -> None:
@@ -76,26 +86,19 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, *, is_stopped: bool) 
 
 
 def learning_curve(events_file: Path) -> list[dict[str, float]]:
-    """``agent_step`` and ``episode_return`` of every row that a run logged, also before it was resumed.
-
-    Steps only rise: where a run was resumed from before its last row, what it logged anew counts.
-    """
+    """``agent_step`` and ``episode_return`` of every row that a run logged, also before it was resumed."""
     rows: list[dict[str, float]] = []
-    for event in read_events(events_file):
-        if event.kind != "metrics":
-            continue
-        step = float(event.payload["agent_step"])
-        found = event.payload["metrics"].get("overview/reward")
-        reward = math.nan if found is None else float(found)
-        if math.isnan(reward) and rows and rows[-1]["agent_step"] == step:
-            continue  # a last row with scores only
-        while rows and rows[-1]["agent_step"] >= step:
+    for row in metric_rows(events_file):
+        reward = row.metrics.get("overview/reward", math.nan)
+        if rows and rows[-1]["agent_step"] == row.agent_step:
+            if math.isnan(reward):
+                continue  # a last row with scores only
             rows.pop()
-        rows.append({"agent_step": step, "episode_return": reward})
+        rows.append({"agent_step": float(row.agent_step), "episode_return": reward})
     return rows
 
 
-def _new_run_dir(output: Path, config: TrainingConfig) -> Path:
+def new_run_dir(output: Path, config: TrainingConfig) -> Path:
     """A folder that no other run has, also when two begin in the same second."""
     stem = f"{config.experiment_name}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:

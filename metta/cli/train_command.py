@@ -6,13 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from metta.cli.resume import add_allow_inexact
 from metta.cli.words import WORDS_HELP, resolve_words
 from metta.errors import ConfigError, did_you_mean
+from metta.store.safe_paths import check_name
 
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "add_run_options", "checked_options", "run"]
 
 
 def add_parser(commands: Any) -> None:
@@ -32,6 +34,17 @@ def add_parser(commands: Any) -> None:
         ),
         allow_abbrev=False,
     )
+    add_run_options(parser)
+    add_allow_inexact(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show batches, steps and memory of the run; train nothing",
+    )
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """What every command takes that begins a run."""
     parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=WORDS_HELP)
     parser.add_argument(
         "--output",
@@ -49,31 +62,33 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="fresh episodes that score the final policy; 0: none (trainer.evaluation.eval_episodes)",
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="show batches, steps and memory of the run; train nothing",
-    )
 
 
-def run(options: argparse.Namespace) -> int:
-    """Train, or show what training would take."""
+def checked_options(options: argparse.Namespace) -> tuple["Resolved", Path]:
+    """Settings and output folder of a run that is about to begin, refused before any work."""
     extra = []
     if options.eval_episodes is not None:
         extra = [f"trainer.evaluation.eval_episodes={options.eval_episodes}"]
     resolved = resolve_words(options.words, extra)
     output = _writable(Path(options.output))
-    if options.run is not None:
-        _check_run_name(options.run)
+    _check_run_name(options.run, resolved)
     _check_env(resolved)
     _check_device(resolved)
+    return resolved, output
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, or show what training would take."""
+    resolved, output = checked_options(options)
     if options.dry_run:
         from metta.cli.dry_run import dry_run
 
         return dry_run(resolved)
     from metta.cli.train import train  # torch loads here, not for --help
 
-    return train(resolved=resolved, output=output, run=options.run)
+    return train(
+        resolved=resolved, output=output, run=options.run, allow_inexact=options.allow_inexact
+    )
 
 
 def _check_env(resolved: "Resolved") -> None:
@@ -104,12 +119,13 @@ def _check_device(resolved: "Resolved") -> None:
         raise ConfigError(f"trainer.device ({origin}): {error}") from error
 
 
-def _check_run_name(name: str) -> None:
-    if Path(name).name != name or name in (".", ".."):
-        raise ConfigError(
-            f"--run {name!r} is not the name of a folder; leave slashes out, and choose the place by "
-            "--output"
-        )
+def _check_run_name(run: str | None, resolved: "Resolved") -> None:
+    """Refuse a name that is no folder's: of --run, or without it of the experiment."""
+    if run is not None:
+        check_name(run, "--run")
+        return
+    origin = resolved.origins["experiment_name"]
+    check_name(resolved.config.experiment_name, f"experiment_name ({origin})")
 
 
 def _writable(output: Path) -> Path:

@@ -7,7 +7,15 @@ from metta.envs.factory import EnvLike, make_vec_env, row_seeds
 from metta.envs.multiprocess import MultiprocessVecEnv
 from metta.envs.native import NativeVecEnv
 from metta.envs.serial import SerialVecEnv
-from metta.envs.vec_env import FinalRows, ObsArrays, StepResult, VecEnv, group_slices
+from metta.envs.vec_env import (
+    FinalRows,
+    ObsArrays,
+    RestorableVecEnv,
+    RestorePromise,
+    StepResult,
+    VecEnv,
+    group_slices,
+)
 
 __all__ = [
     "EnvLike",
@@ -15,6 +23,8 @@ __all__ = [
     "MultiprocessVecEnv",
     "NativeVecEnv",
     "ObsArrays",
+    "RestorableVecEnv",
+    "RestorePromise",
     "SerialVecEnv",
     "StepResult",
     "VecEnv",

@@ -42,6 +42,23 @@ class CallOrder:
         self._states = [_READY] * len(self._states)
         return stepping
 
+    def forget(self) -> None:
+        """Note that nobody knows where rows stand, until `reset` or `stand`."""
+        if self.is_closed:
+            raise self._out_of_turn("load_state_dict()", 0)
+        self._states = [_NEW] * len(self._states)
+
+    def stand(self) -> None:
+        """Note that every row stands inside an episode, without a reset."""
+        self._states = [_READY] * len(self._states)
+
+    def stands_still(self, call: str) -> bool:
+        """Whether rows stand between two steps (False: before the first reset); else out of turn."""
+        for group, state in enumerate(self._states):
+            if state in (_STEPPING, _CLOSED):
+                raise self._out_of_turn(call, group)
+        return self._states[0] is _READY
+
     def send(self, group: int) -> None:
         """Note that a step of `group` begins."""
         if self._state_of(group) is not _READY:

@@ -10,10 +10,12 @@ from gymnasium.vector import VectorEnv
 
 from metta.envs.multiprocess import MultiprocessVecEnv
 from metta.envs.native import NativeVecEnv
-from metta.envs.row_spec import EnvFactory, GymEnv
+from metta.envs.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.serial import SerialVecEnv
+from metta.envs.supervision import OnEnvError
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, EnvError, did_you_mean
+from metta.secrets import resolve_all
 from metta.seeding import derive_seed
 from metta.train.train_config import RolloutConfig
 
@@ -29,12 +31,10 @@ EnvLike = (
 )
 
 _DEFAULTS = RolloutConfig()
-_SEED_BITS = 31
-"""Environments hand seeds to C code and to old random generators, which take 31 bits at most."""
-_DERIVED_BITS = 63
+_NUM_SEEDS = 1 << 31
 
 
-def make_vec_env(
+def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers are watched: by name
     env: EnvLike,
     *,
     num_envs: int = 1,
@@ -43,6 +43,8 @@ def make_vec_env(
     env_kwargs: dict[str, Any] | None = None,
     step_timeout_seconds: float = _DEFAULTS.step_timeout_seconds,
     start_timeout_seconds: float = _DEFAULTS.start_timeout_seconds,
+    max_worker_restarts: int = _DEFAULTS.max_worker_restarts,
+    on_env_error: OnEnvError = _DEFAULTS.on_env_error,
 ) -> VecEnv:
     """A vectorised environment, which the caller closes.
 
@@ -55,6 +57,7 @@ def make_vec_env(
     to `gymnasium.make` or to the factories. With ``num_workers=0`` everything runs in this process.
     """
     kwargs = env_kwargs or {}
+    resolve_all(kwargs)  # here already: whoever asks hears of a missing one, and it is never shown
     if isinstance(env, VecEnv):
         return env
     if isinstance(env, VectorEnv):
@@ -74,6 +77,8 @@ def make_vec_env(
         num_groups,
         step_timeout_seconds=step_timeout_seconds,
         start_timeout_seconds=start_timeout_seconds,
+        max_worker_restarts=max_worker_restarts,
+        on_env_error=on_env_error,
     )
 
 
@@ -89,6 +94,8 @@ def configured_vec_env(
         env_kwargs=env_kwargs,
         step_timeout_seconds=rollout.step_timeout_seconds,
         start_timeout_seconds=rollout.start_timeout_seconds,
+        max_worker_restarts=rollout.max_worker_restarts,
+        on_env_error=rollout.on_env_error,
     )
 
 
@@ -100,9 +107,9 @@ def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:
     taken: set[int] = set()
     seeds = []
     for row in range(num_rows):
-        candidate = derive_seed(seed, "env", rank=rank, index=row) >> (_DERIVED_BITS - _SEED_BITS)
+        candidate = short_seed(derive_seed(seed, "env", rank=rank, index=row))
         while candidate in taken:
-            candidate = (candidate + 1) % (1 << _SEED_BITS)
+            candidate = (candidate + 1) % _NUM_SEEDS
         taken.add(candidate)
         seeds.append(candidate)
     return seeds
@@ -112,9 +119,9 @@ def _factories(env: Any, num_envs: int, kwargs: dict[str, Any]) -> list[EnvFacto
     if isinstance(env, str):
         return [_factory_of_id(env, kwargs)] * _checked_count(num_envs)
     if callable(env):
-        return [functools.partial(env, **kwargs)] * _checked_count(num_envs)
+        return [functools.partial(_make, env, kwargs)] * _checked_count(num_envs)
     if isinstance(env, (list, tuple)) and env and all(callable(factory) for factory in env):
-        return [functools.partial(factory, **kwargs) for factory in env]
+        return [functools.partial(_make, factory, kwargs) for factory in env]
     raise EnvError(
         f"cannot make an environment of {env!r} ({type(env).__name__}); give a gymnasium id, a "
         "gymnasium.Env, a factory that returns one, a list of such factories, a gymnasium VectorEnv, or "
@@ -134,8 +141,13 @@ def _factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
             f"gymnasium knows no environment {env_id!r}"
             f"{did_you_mean(env_id, gymnasium.registry) or f': {error}'}"
         ) from error
-    make = functools.partial(gymnasium.make, spec, disable_env_checker=True, **kwargs)
-    return cast(EnvFactory, make)
+    make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
+    return functools.partial(_make, cast(EnvFactory, make), kwargs)
+
+
+def _make(factory: Callable[..., GymEnv], kwargs: dict[str, Any]) -> GymEnv:
+    """An environment; its secrets are resolved in the process where it lives."""
+    return factory(**resolve_all(kwargs))
 
 
 def _checked_count(num_envs: int) -> int:

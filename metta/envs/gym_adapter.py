@@ -1,15 +1,17 @@
 """Gymnasium environments as rows: one environment, one row, reset in the step that ends its episode."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
+from metta.envs.env_restore import restore_env
+from metta.envs.env_snapshot import snapshot_env
 from metta.envs.row_arrays import FiniteCheck, RowArrays
-from metta.envs.row_spec import GymEnv, RowSpec, reset_env
+from metta.envs.row_spec import GymEnv, RowSpec, episode_seed, reset_env
 from metta.envs.vec_env import ObsArrays
-from metta.errors import EnvError
+from metta.errors import EnvError, StateError
 from metta.spaces import MASK_KEY
 
 __all__ = ["GymRows", "as_number", "as_reward"]
@@ -60,7 +62,8 @@ class GymRows:
     """Environments of some neighbouring rows, stepped one after another in this process.
 
     `arrays` and the observations given to `reset` and `step` have one entry per row here. The rows own
-    their environments: `close` closes them.
+    their environments: `close` closes them. Every episode is seeded: the k-th of a row (from 0) with
+    `episode_seed(row seed, k)`, so that it depends on nothing played before.
     """
 
     def __init__(
@@ -76,6 +79,10 @@ class GymRows:
         self._finite = FiniteCheck(spec.obs_spec)
         self._step = 0
         self._any_ended = True
+        self.row_seeds = np.zeros(len(self._envs), np.int64)
+        """The seeds given to the last `reset`."""
+        self.episodes = np.zeros(len(self._envs), np.int64)
+        """The number of each row's present episode, counted from that reset."""
         self._leaf = spec.obs_spec.leaves[0]
         """The only one where observations are plain arrays."""
         self.any_cut = False
@@ -84,18 +91,16 @@ class GymRows:
         """Numbers reported by the episodes that ended in the last step: (row here, name -> value)."""
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> None:
-        """Begin an episode in every row."""
-        self._step = 0
-        self._any_ended, self.any_cut, self.infos = True, False, []
-        for row, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
-            observation, info = reset_env(env, self._first_row + row, int(seed))
-            try:
-                self._spec.obs_spec.write(observation, obs_out, row)
-                self._write_mask(row, observation, info)
-            except Exception as error:
-                raise self._failed(row, error) from error
-        self._arrays.begin_episodes()
-        self._finite.observations(obs_out, first_row=self._first_row, step=0)
+        """Begin episode 0 in every row."""
+        self.row_seeds[:] = seeds
+        self.episodes.fill(0)
+        self._begin_episodes(obs_out)
+
+    def begin_fresh(self, obs_out: ObsArrays) -> None:
+        """Leave every episode unfinished and begin the next one; no action is taken (`valid` is False)."""
+        self.episodes += 1
+        self._begin_episodes(obs_out)
+        self._arrays.valid.fill(False)
 
     def step(self, actions: np.ndarray, obs_out: ObsArrays) -> None:
         """Take one action per row; `actions` must be memory that environments may keep."""
@@ -127,6 +132,46 @@ class GymRows:
         self._finite.rewards(rewards, first_row=self._first_row, step=self._step)
         self._finite.observations(obs_out, first_row=self._first_row, step=self._step)
 
+    def row_states(self) -> list[dict[str, Any]]:
+        """Where each row stands: its seed, the number of its episode, and its environment's state."""
+        return [
+            {"seed": int(seed), "episode": int(episode), "env": snapshot_env(env)}
+            for seed, episode, env in zip(self.row_seeds, self.episodes, self._envs, strict=True)
+        ]
+
+    def load_row_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Bring each environment to where it stood; observations and masks stay with the caller."""
+        if len(states) != len(self._envs):
+            raise StateError(f"got the states of {len(states)} rows for {len(self._envs)} rows")
+        for row, (env, state) in enumerate(zip(self._envs, states, strict=True)):
+            try:
+                self.row_seeds[row], self.episodes[row] = state["seed"], state["episode"]
+                self._reset_row(row)
+                restore_env(env, state["env"])
+            except (ArithmeticError, LookupError, TypeError, ValueError, StateError) as error:
+                raise StateError(
+                    f"the saved state of row {self._first_row + row} does not fit {env}: {error}"
+                ) from error
+        self._stand_still()
+
+    def replay(
+        self,
+        seeds: Sequence[int] | np.ndarray,
+        episodes: Sequence[int] | np.ndarray,
+        actions: Sequence[np.ndarray],
+        obs_out: ObsArrays,
+    ) -> None:
+        """Begin a given episode in every row and repeat its actions ``[L_i, ...]``, L_i for row i.
+
+        The last observations and masks are written; flags say that nothing ended.
+        """
+        self.row_seeds[:] = seeds
+        self.episodes[:] = episodes
+        self._stand_still()
+        for row, row_actions in enumerate(actions):
+            self._replay_row(row, row_actions, obs_out)
+        self._finite.observations(obs_out, first_row=self._first_row, step=0)
+
     def close(self) -> None:
         """Close every environment, in order, even where one of them fails to."""
         with ExitStack() as closing:
@@ -138,6 +183,47 @@ class GymRows:
         if self._any_ended:
             self._any_ended, self.any_cut, self.infos = False, False, []
             self._arrays.clear_ends()
+            self._arrays.valid.fill(True)
+
+    def _begin_episodes(self, obs_out: ObsArrays) -> None:
+        self._step = 0
+        self._any_ended, self.any_cut, self.infos = True, False, []
+        for row in range(len(self._envs)):
+            observation, info = self._reset_row(row)
+            try:
+                self._spec.obs_spec.write(observation, obs_out, row)
+                self._write_mask(row, observation, info)
+            except Exception as error:
+                raise self._failed(row, error) from error
+        self._arrays.begin_episodes()
+        self._finite.observations(obs_out, first_row=self._first_row, step=0)
+
+    def _reset_row(self, row: int) -> tuple[Any, dict[str, Any]]:
+        seed = episode_seed(int(self.row_seeds[row]), int(self.episodes[row]))
+        return reset_env(self._envs[row], self._first_row + row, seed)
+
+    def _stand_still(self) -> None:
+        """Flags of rows that stand inside their episodes."""
+        self._step = 0
+        self._any_ended, self.any_cut, self.infos = True, False, []
+        self._arrays.begin_episodes()
+        self._arrays.starts.fill(False)
+
+    def _replay_row(self, row: int, actions: np.ndarray, obs_out: ObsArrays) -> None:
+        observation, info = self._reset_row(row)
+        try:
+            for self._step, action in enumerate(actions, 1):
+                observation, _, terminated, truncated, info = self._env_steps[row](action)
+                if terminated or truncated:
+                    raise EnvError(
+                        f"the episode ended after {self._step} of {len(actions)} repeated actions; it "
+                        "had not ended the first time, so the environment is not deterministic"
+                    )
+            self._spec.obs_spec.write(observation, obs_out, row)
+            self._write_mask(row, observation, info)
+        except Exception as error:
+            raise self._failed(row, error) from error
+        self._step = 0
 
     def _end_episode(
         self, row: int, observation: Any, end: tuple[Any, Any], info: dict[str, Any]
@@ -162,7 +248,8 @@ class GymRows:
         if numbers:
             # a new list: the one of the step before may have been kept
             self.infos = [*self.infos, (row, numbers)]
-        return reset_env(self._envs[row], self._first_row + row, None)
+        self.episodes[row] += 1
+        return self._reset_row(row)
 
     def _write_mask(self, row: int, observation: Any, info: dict[str, Any]) -> None:
         layout, masks = self._spec.mask_layout, self._arrays.action_mask

@@ -7,18 +7,22 @@ Each of gymnasium's three ways to begin the next episode becomes the same `StepR
 - DISABLED: the rows that ended are reset here, in the same step.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from metta.envs.action_masks import MaskLayout, mask_layout_of
 from metta.envs.call_order import CallOrder, check_action_space, check_actions, check_reset
+from metta.envs.env_restore import restore_env
+from metta.envs.env_snapshot import snapshot_env
+from metta.envs.env_values import has_own_state
 from metta.envs.native_infos import final_observations, mask_rows, numbers_of_rows
 from metta.envs.row_arrays import FiniteCheck, RowArrays
-from metta.envs.vec_env import ObsArrays, StepResult
-from metta.errors import EnvError
+from metta.envs.saved_envs import boundary_state, class_of_state, snapshot_state
+from metta.envs.vec_env import ObsArrays, RestoreClass, RestorePromise, StepResult
+from metta.errors import ConfigError, EnvError, StateError
 from metta.spaces import MASK_KEY, obs_spec_of
 
 __all__ = ["NativeVecEnv"]
@@ -34,7 +38,9 @@ class NativeVecEnv:
         envs.send(0, actions); result = envs.recv(0, obs)
 
     Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` get one seed per row; other vector
-    environments take a single seed, and get the first.
+    environments take a single seed, and get the first. Later episodes begin as the vector environment
+    begins them. One that has `get_state()` and `set_state(state)` (plain data) is believed to be of class
+    `snapshot`: there is no second one to try it on.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -56,6 +62,7 @@ class NativeVecEnv:
         self._step = 0
         self._ended = np.zeros(self.num_rows, np.bool_)
         """Rows whose episode ended in the step before."""
+        self._restore_class: RestoreClass = "boundary"
 
     @property
     def num_resets(self) -> int:
@@ -94,6 +101,48 @@ class NativeVecEnv:
             raise self._failed(f"step {self._step}", error) from error
         self._order.received(group)
         return result
+
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+        """`snapshot` where the vector environment gives and takes its state, else `boundary`."""
+        promise = RestorePromise("boundary", "as asked for")
+        if wanted != "boundary":
+            promise = RestorePromise("snapshot", "")
+            if not has_own_state(self._env):
+                name = type(self._env).__name__
+                promise = RestorePromise(
+                    "boundary", f"a {name} has no get_state() and set_state(), and resets by itself"
+                )
+        if wanted not in ("auto", promise.restore_class):
+            raise ConfigError(
+                f"environments of class {wanted!r} were asked for, but these are of class "
+                f"{promise.restore_class!r}: {promise.reason or 'they give their state'}; ask for 'auto'"
+            )
+        self._restore_class = promise.restore_class
+        return promise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the vector environment stands, in its own words; `boundary` before the first reset."""
+        if not self._order.stands_still("state_dict()") or self._restore_class == "boundary":
+            return boundary_state()
+        return snapshot_state(lambda: {"env": snapshot_env(self._env), "ended": self._ended.copy()})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
+        """Bring the vector environment to where it stood; after a `boundary`, `reset` comes next."""
+        self._order.forget()
+        saved_class = class_of_state(state)
+        if saved_class == "boundary":
+            return None
+        ended = np.asarray(state.get("ended"))
+        if saved_class != "snapshot" or ended.shape != (self.num_rows,) or ended.dtype != np.bool_:
+            raise StateError(
+                f"the saved environments (of class {saved_class!r}) are not {self.num_rows} rows of a "
+                f"vector environment like {self._env}"
+            )
+        restore_env(self._env, state.get("env", {}))
+        self._step, self._ended = 0, ended.copy()
+        self._arrays.begin_episodes()
+        self._order.stand()
+        return None
 
     def close(self) -> None:
         """Close the vector environment."""

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from metta.envs.action_masks import MaskLayout, mask_layout_of
 from metta.envs.call_order import check_action_space
 from metta.errors import EnvError
+from metta.seeding import derive_seed
 from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
 
 __all__ = [
@@ -19,15 +20,20 @@ __all__ = [
     "RowSpec",
     "build_env",
     "build_envs",
+    "episode_seed",
     "probe_reset",
     "reset_env",
     "row_spec_of",
+    "short_seed",
 ]
 
 GymEnv = gymnasium.Env[Any, Any]
 EnvFactory = Callable[[], GymEnv]
 
 _PROBE_SEED = 0
+_SEED_BITS = 31
+"""Environments hand seeds to C code and to old random generators, which take 31 bits at most."""
+_DERIVED_BITS = 63
 
 
 @dataclass(frozen=True)
@@ -116,8 +122,23 @@ def probe_reset(env: GymEnv) -> dict[str, Any]:
     return reset_env(env, 0, _PROBE_SEED)[1]
 
 
-def reset_env(env: GymEnv, row: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
-    """Observation and info of a reset; None goes on with the generator that the environment has."""
+def short_seed(derived: int) -> int:
+    """The 31 bits of a derived seed that every random generator accepts."""
+    return derived >> (_DERIVED_BITS - _SEED_BITS)
+
+
+def episode_seed(row_seed: int, episode: int) -> int:
+    """The seed of a row's k-th episode: the row's own seed for the first, a derived one for the rest.
+
+    An episode is thus a function of this seed and its actions, whatever was played before it.
+    """
+    if episode == 0:
+        return row_seed
+    return short_seed(derive_seed(row_seed, "episode", index=episode))
+
+
+def reset_env(env: GymEnv, row: int, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Observation and info of a reset."""
     try:
         observation, info = env.reset(seed=seed)
     except Exception as error:

@@ -20,6 +20,7 @@ __all__ = [
     "FinalRows",
     "ObsArrays",
     "RestorableVecEnv",
+    "RestoreClass",
     "RestorePromise",
     "StepResult",
     "VecEnv",
@@ -69,8 +70,9 @@ class StepResult:
     a fresh episode: `valid` is False and `starts` True there; the episode before it counts nowhere."""
 
 
-RestoreClass = Literal["snapshot", "replay", "boundary"]
-"""How environments come back: by their state, by repeating an episode's actions, or not at all."""
+RestoreClass = Literal["snapshot", "replay", "sync_reset", "boundary"]
+"""How environments come back: by their state, by repeating an episode's actions, by beginning anew after
+every checkpoint in every run alike (which is the trainer's doing, not theirs), or not at all."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class RestorePromise:
         promise = {
             "snapshot": "a resumed run is equal to the bit",
             "replay": "a resumed run is equal to the bit, after repeating unfinished episodes",
+            "sync_reset": "a resumed run is equal to the bit, because every run begins fresh episodes "
+            "after each checkpoint",
             "boundary": "a resumed run begins fresh episodes, and differs from an uninterrupted one",
         }[self.restore_class]
         return f"environments are of class {self.restore_class}: {promise}" + (
@@ -116,7 +120,8 @@ class VecEnv(Protocol):
         """Begin an episode in every row (one seed each) and write observations ``[num_rows, ...]``.
 
         The result covers all rows: rewards are 0, `valid` and `starts` are True. Steps under way are
-        dropped.
+        dropped. The seed of a row's k-th episode after this is a function of its seed and k alone
+        (`row_spec.episode_seed`), but for vector environments, which reset by themselves.
         """
         ...
 
@@ -153,8 +158,9 @@ class RestorableVecEnv(VecEnv, Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring every environment to where it stood.
+        """Bring every environment to where it stood; not a reset, and steps may follow at once.
 
+        After a state of class `boundary`, where nothing can be brought anywhere, `reset` comes next.
         Returns observations ``[num_rows, ...]`` where they were seen again (`replay`), for the caller to
         compare with those it holds; None where there is nothing to compare. `StateError` where the state
         does not fit.

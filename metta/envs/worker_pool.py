@@ -1,142 +1,190 @@
-"""Worker processes under supervision: start, command, wait, notice deaths and hangs, stop."""
+"""Worker processes: start, command, wait, notice deaths and hangs, replace, stop."""
 
 import atexit
-import contextlib
 import json
-import multiprocessing
 import os
 import select
-import sys
 import time
-import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, SpawnContext
-from multiprocessing.process import BaseProcess
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
+from metta.envs.guardian import Guardian, WorkerContext
 from metta.envs.shared_rows import SharedBlock
-from metta.envs.worker import CLOSE, FLAG_ERROR, HEADER, READY, WorkerJob, worker_main
+from metta.envs.worker import (
+    FLAG_ERROR,
+    LENGTH,
+    MAX_GROUPS,
+    READY,
+    SIGN_OF_LIFE,
+    WITH_PAYLOAD,
+    WorkerJob,
+    pack,
+)
+from metta.envs.worker_process import GarbageError, WorkerProcess, main_module_hidden
 from metta.errors import EnvError
 
-__all__ = ["Answer", "WorkerPool", "worker_context"]
-
-WorkerContext = ForkServerContext | SpawnContext
+__all__ = ["Answer", "Limit", "WorkerFailure", "WorkerPool", "WorkersFailedError"]
 
 _CLOSE_SECONDS = 5.0
 _CLOSE_AFTER_FAILURE_SECONDS = 1.0
-_CHUNK_BYTES = 1 << 16
 
 
 class Answer(NamedTuple):
-    """What a worker said: flags, and JSON bytes (mostly none)."""
+    """What a worker said: flags, and bytes (mostly none)."""
 
     flags: int
     payload: bytes
 
 
-@dataclass(slots=True)
-class _Worker:
-    index: int
-    rows: str
-    process: BaseProcess
-    pid: int | None
-    commands: Connection
-    answers: Connection
-    unread: bytes = b""
-    """The beginning of an answer whose rest has not come yet."""
+class Limit(NamedTuple):
+    """How long an answer may take, and the setting by which a user can change that."""
 
-    @property
-    def name(self) -> str:
-        return f"worker {self.index} (pid {self.pid}, rows {self.rows})"
+    seconds: float
+    setting: str
 
 
-def worker_context() -> WorkerContext:
-    """`forkserver`, or `spawn` where there is none; plain `fork` can deadlock under threads."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    # imported once by the server, so that workers start in milliseconds
-    context.set_forkserver_preload([worker_main.__module__])
-    return context
+@dataclass(frozen=True)
+class WorkerFailure:
+    """How a worker came to its end."""
+
+    worker: int
+    rows: tuple[int, ...]
+    message: str
+    """Names the worker and says what happened."""
+    is_env_error: bool
+    """Whether an environment raised: the message then has the original traceback."""
+    noticed_at: float
+    """On the monotonic clock."""
+
+
+class WorkersFailedError(Exception):
+    """Workers that were waited for will not answer."""
+
+    def __init__(self, failures: Iterable[WorkerFailure]) -> None:
+        self.failures = list(failures)
+        super().__init__("; ".join(failure.message for failure in self.failures))
 
 
 class WorkerPool:
-    """Processes that answer commands, in order; every failure stops all of them and is an `EnvError`."""
+    """Processes that answer commands, in order.
+
+    A worker that failed is killed when it is noticed, and its failure raised where answers are waited
+    for; `restart` puts a new process in its place.
+    """
 
     def __init__(
         self, context: WorkerContext, jobs: Sequence[WorkerJob], block: SharedBlock
     ) -> None:
         self._owner = os.getpid()
-        self._workers: list[_Worker] = []
+        self._context, self._jobs, self._block = context, list(jobs), block
+        self._workers: list[WorkerProcess] = []
         self._poller = select.poll()
-        self._by_descriptor: dict[int, _Worker] = {}
-        self._sentinels: set[int] = set()
+        self._by_descriptor: dict[int, WorkerProcess] = {}
+        self._failures: dict[int, WorkerFailure] = {}
         self._inbox: dict[int, dict[int, Answer]] = {READY: {}}
+        self._patience = self._deadline = 0.0
         self._stopped = False
         # not weakref.finalize: its exit hook may run after multiprocessing's, which waits for workers
         atexit.register(self.stop)
+        self._guardian: Guardian | None = None
         try:
-            with _main_module_hidden():
-                for job in jobs:
-                    self._start(context, job, block)
+            with main_module_hidden():
+                self._guardian = Guardian(context)
+            for job in jobs:
+                self._workers.append(self._start(job))
         except BaseException:
             self.stop(_CLOSE_AFTER_FAILURE_SECONDS)
             raise
 
-    def _start(self, context: WorkerContext, job: WorkerJob, block: SharedBlock) -> None:
-        command_reader, command_writer = context.Pipe(duplex=False)
-        answer_reader, answer_writer = context.Pipe(duplex=False)
-        # not daemonic: environments may have processes of their own
-        process = context.Process(
-            target=worker_main,
-            args=(job, block, command_reader, answer_writer),
-            name=f"metta-env-worker-{job.index}",
-        )
-        process.start()
-        command_reader.close()
-        answer_writer.close()
-        rows = [str(row) for first, stop in job.row_ranges for row in range(first, stop)]
-        worker = _Worker(
-            job.index, ", ".join(rows), process, process.pid, command_writer, answer_reader
-        )
-        self._workers.append(worker)
-        for descriptor in (answer_reader.fileno(), process.sentinel):
+    def _start(self, job: WorkerJob) -> WorkerProcess:
+        try:
+            with main_module_hidden():
+                worker = WorkerProcess(self._context, job, self._block)
+        except OSError as error:
+            raise EnvError(
+                f"worker {job.index} could not be started: {error}; use fewer workers, or free memory"
+            ) from error
+        if self._guardian is not None:
+            self._guardian.watch(worker.index, worker.pid)
+        for descriptor in (worker.answers, worker.end.descriptor):
             self._by_descriptor[descriptor] = worker
             self._poller.register(descriptor, select.POLLIN)
-        self._sentinels.add(process.sentinel)
+        return worker
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers, in order."""
-        return [worker.pid for worker in self._workers if worker.pid is not None]
+        return [worker.pid for worker in self._workers]
 
-    def post(self, command: int) -> None:
-        """Send one command to every worker."""
+    @property
+    def steps_under_way(self) -> list[int]:
+        """Groups whose step was posted and not collected yet, in the order of posting."""
+        return [command for command in self._inbox if command < MAX_GROUPS]
+
+    def expect(self, command: int) -> None:
+        """Begin to gather answers to a command that is sent to one worker at a time."""
         self._inbox[command] = {}
-        message = bytes((command,))
-        for worker in self._workers:
-            try:
-                os.write(worker.commands.fileno(), message)
-            except BrokenPipeError:
-                self._fail_dead(worker)
 
-    def collect(self, command: int, timeout_seconds: float, setting: str) -> list[Answer]:
+    def forget(self, command: int) -> None:
+        """Expect no answers to a command any more."""
+        del self._inbox[command]
+
+    def post(self, command: int, but_not_to: Collection[int] = ()) -> None:
+        """Send one command to every worker; a dead one is noticed when answers are collected."""
+        self._inbox[command] = {}
+        for worker in self._workers:
+            if worker.index not in but_not_to:
+                worker.command(command)
+
+    def send(self, index: int, command: int, limit: Limit, payload: object = None) -> None:
+        """Send one command to one worker."""
+        message = bytes((command,))
+        if command in WITH_PAYLOAD:
+            packed = pack(payload)
+            message += LENGTH.pack(len(packed)) + packed
+        self._workers[index].send(message, limit.seconds)
+
+    def collect(self, command: int, limit: Limit) -> list[Answer]:
         """One answer per worker to the command posted before, in the order of the workers.
 
-        `setting` names what a user can change where the timeout is too short.
+        `WorkersFailedError` where some will not come; once they were replaced it can be called again.
         """
         inbox = self._inbox[command]
-        deadline = time.monotonic() + timeout_seconds
-        while len(inbox) < len(self._workers):
-            remaining = deadline - time.monotonic()
-            events = self._poller.poll(max(0.0, remaining) * 1000.0)
-            for descriptor, _ in events:
-                self._receive(descriptor)
-            if not events and remaining <= 0:
-                self._fail_hung(inbox, timeout_seconds, setting)
-        return [inbox[index] for index in range(len(self._workers))]
+        self._begin_to_wait(limit)
+        while len(inbox) < len(self._workers) and not self._failures:
+            if not self._receive():
+                for worker in self._workers:
+                    if worker.index not in inbox:
+                        self._give_up_hung(worker, limit)
+        if self._failures:
+            raise WorkersFailedError(self._failures.values())
+        del self._inbox[command]
+        return [inbox[index] for index in range(len(inbox))]
+
+    def wait_for(self, index: int, command: int, limit: Limit) -> Answer:
+        """The answer of one worker to a command that is expected of it."""
+        inbox = self._inbox[command]
+        self._begin_to_wait(limit)
+        while index not in inbox:
+            if index not in self._failures and not self._receive():
+                self._give_up_hung(self._workers[index], limit)
+            if index in self._failures:
+                raise WorkersFailedError([self._failures[index]])
+        return inbox[index]
+
+    def excuse(self, index: int, command: int) -> None:
+        """Take a command as answered by this worker, with nothing to say."""
+        self._inbox[command][index] = Answer(0, b"")
+
+    def restart(self, index: int) -> None:
+        """Put a new process in the place of one that failed; it answers `READY` first."""
+        self._workers[index].close()
+        self._inbox.setdefault(READY, {})
+        for inbox in self._inbox.values():
+            inbox.pop(index, None)
+        self._workers[index] = self._start(self._jobs[index])
+        del self._failures[index]
 
     def stop(self, grace_seconds: float = _CLOSE_SECONDS) -> None:
         """Ask workers to close, wait, kill what remains; may be called more than once."""
@@ -145,85 +193,94 @@ class WorkerPool:
         self._stopped = True
         atexit.unregister(self.stop)
         for worker in self._workers:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(worker.commands.fileno(), bytes((CLOSE,)))
-            # a worker that still answers finds its pipe broken and ends
-            worker.answers.close()
+            worker.say_goodbye()
         deadline = time.monotonic() + grace_seconds
         for worker in self._workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            if worker.process.exitcode is None:
-                worker.process.kill()
-                worker.process.join()
-            # not before: a worker whose commands end believes that the trainer died
-            worker.commands.close()
-            worker.process.close()
+            if worker.index not in self._failures:
+                worker.end.within(deadline - time.monotonic())
+                worker.kill()
+            worker.close()
+        if self._guardian is not None:
+            self._guardian.dismiss()
 
-    def _receive(self, descriptor: int) -> None:
-        worker = self._by_descriptor[descriptor]
-        if descriptor in self._sentinels or not self._read_answers(worker):
-            self._fail_dead(worker)
+    def _begin_to_wait(self, limit: Limit) -> None:
+        self._patience = limit.seconds
+        self._deadline = time.monotonic() + limit.seconds
 
-    def _read_answers(self, worker: _Worker) -> bool:
-        """Put what has come from a worker into the inbox; False: nothing more will come."""
-        chunk = os.read(worker.answers.fileno(), _CHUNK_BYTES)
-        unread = worker.unread + chunk
-        while len(unread) >= HEADER.size:
-            command, flags, length = HEADER.unpack_from(unread)
-            end = HEADER.size + length
-            if len(unread) < end:
-                break
-            payload, unread = unread[HEADER.size : end], unread[end:]
-            if flags & FLAG_ERROR:
-                self._fail_env(worker, payload)
-            self._inbox[command][worker.index] = Answer(flags, payload)
-        worker.unread = unread
-        return bool(chunk)
+    def _receive(self) -> bool:
+        """Take in what workers have to say; False: all were silent until the deadline."""
+        remaining = self._deadline - time.monotonic()
+        events = self._poller.poll(max(0.0, remaining) * 1000.0)
+        for descriptor, _ in events:
+            # None: given up because of another event of this round
+            worker = self._by_descriptor.get(descriptor)
+            if worker is not None and descriptor == worker.answers:
+                self._read(worker)
+                if worker.has_hung_up:
+                    self._give_up_dead(worker)
+            elif worker is not None:
+                self._give_up_dead(worker)
+        return bool(events)
 
-    def _fail_env(self, worker: _Worker, payload: bytes) -> NoReturn:
+    def _read(self, worker: WorkerProcess) -> int:
+        """Put what a worker says into the inbox; the number of answers there were."""
+        try:
+            answers = worker.read()
+            for command, flags, payload in answers:
+                if flags & FLAG_ERROR:
+                    self._give_up_env(worker, payload)
+                elif command == SIGN_OF_LIFE:
+                    self._deadline = time.monotonic() + self._patience
+                else:
+                    self._inbox[command][worker.index] = Answer(flags, payload)
+        except (GarbageError, KeyError):
+            self._give_up(
+                worker,
+                f"{worker.name} said something that is no answer, and was killed; an environment wrote to "
+                "a file descriptor that is not its own",
+            )
+            return 0
+        return len(answers)
+
+    def _give_up_env(self, worker: WorkerProcess, payload: bytes) -> None:
         report = json.loads(payload)
-        self._fail(
+        message = (
             f"{report['message']}\nin {worker.name}; original traceback:\n{report['traceback']}"
         )
+        self._give_up(worker, message, is_env_error=True)
 
-    def _fail_dead(self, worker: _Worker) -> NoReturn:
+    def _give_up_dead(self, worker: WorkerProcess) -> None:
         # its last words may be the error that it died of
-        while worker.answers.poll() and self._read_answers(worker):
+        while worker.index not in self._failures and self._read(worker):
             pass
-        worker.process.join(_CLOSE_AFTER_FAILURE_SECONDS)
-        code = worker.process.exitcode
-        self._fail(
-            f"{worker.name} died with exit code {code}; an environment ended its process, crashed it, "
-            "or the system killed it (out of memory?): run it with num_workers=0 to see where"
+        how = "closed the pipe of its answers"
+        if worker.end.within(_CLOSE_AFTER_FAILURE_SECONDS):
+            how = f"died with exit code {worker.exit_code()}"
+        self._give_up(
+            worker,
+            f"{worker.name} {how}; an environment ended its process, crashed it, or the system killed it "
+            "(out of memory?): run it with num_workers=0 to see where",
         )
 
-    def _fail_hung(
-        self, inbox: dict[int, Answer], timeout_seconds: float, setting: str
-    ) -> NoReturn:
-        hung = [worker for worker in self._workers if worker.index not in inbox]
-        for worker in hung:
-            worker.process.kill()
-        names = ", ".join(worker.name for worker in hung)
-        self._fail(
-            f"{names} did not answer within {timeout_seconds:g} s and was killed; an environment hangs, "
-            f"or is slower than that: raise {setting}"
+    def _give_up_hung(self, worker: WorkerProcess, limit: Limit) -> None:
+        self._give_up(
+            worker,
+            f"{worker.name} did not answer within {limit.seconds:g} s and was killed; an environment "
+            f"hangs, or is slower than that: raise {limit.setting}",
         )
 
-    def _fail(self, message: str) -> NoReturn:
-        self.stop(_CLOSE_AFTER_FAILURE_SECONDS)
-        raise EnvError(message)
-
-
-@contextlib.contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Keep new processes from importing the user's script.
-
-    Factories travel by value, so workers do not need the script: they start without its imports, and
-    it needs no ``if __name__ == "__main__"`` guard.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    def _give_up(self, worker: WorkerProcess, message: str, *, is_env_error: bool = False) -> None:
+        """Note the first failure of a worker, and end it."""
+        if worker.index in self._failures:
+            return
+        self._failures[worker.index] = WorkerFailure(
+            worker.index, worker.rows, message, is_env_error, time.monotonic()
+        )
+        for descriptor in (worker.answers, worker.end.descriptor):
+            self._poller.unregister(descriptor)
+            del self._by_descriptor[descriptor]
+        if is_env_error:
+            # it closes its environments
+            worker.end.within(_CLOSE_AFTER_FAILURE_SECONDS)
+        if not worker.kill():
+            raise EnvError(f"{worker.name} cannot be killed; a disk or a device hangs: {message}")

@@ -1,5 +1,6 @@
 """Progress for people: a table that stays in place on a terminal, plain lines elsewhere."""
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ __all__ = ["ConsoleSink", "progress_line"]
 
 _SECONDS_BETWEEN_LINES = 2.0
 _SECONDS_BETWEEN_PICTURES = 1.0
+_LOST = (OSError, SystemExit)
+"""What a console raises that nobody can read any more; at a broken pipe rich would end the program."""
 _SHOWN = {
     "overview/reward": ("return", ".1f"),
     "losses/policy_loss": ("policy loss", ".4f"),
@@ -29,7 +32,8 @@ class ConsoleSink:
     """Shows steps, steps per second, return, time left and the main losses.
 
     Lines come at most every two seconds, and once more for the last row. `total_timesteps` is the agent
-    step at which the run ends; without it there is no bar and no time left.
+    step at which the run ends; without it there is no bar and no time left. A console that cannot be
+    written to any more, as a closed terminal, is left alone.
     """
 
     name = "console"
@@ -42,6 +46,7 @@ class ConsoleSink:
         self._live: Live | None = None
         self._last = MetricRow(0, 0)
         self._is_shown = True
+        self._is_lost = False
         self._next_time = 0.0
 
     def write(self, row: MetricRow) -> None:
@@ -53,6 +58,16 @@ class ConsoleSink:
             self._show(self._last)
 
     def _show(self, row: MetricRow) -> None:
+        self._is_shown = True
+        if self._is_lost:
+            return
+        try:
+            self._print(row)
+        except _LOST:
+            self._is_lost = True
+            self._stop_drawing()
+
+    def _print(self, row: MetricRow) -> None:
         if self._console is None:
             from rich.console import Console
 
@@ -64,7 +79,6 @@ class ConsoleSink:
             self._next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
             line = progress_line(row.metrics, row.agent_step, self.total_timesteps)
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        self._is_shown = True
 
     def _draw(self, console: "Console", row: MetricRow) -> None:
         from rich.live import Live
@@ -82,10 +96,14 @@ class ConsoleSink:
     def close(self) -> None:
         """Show the last row and leave the cursor below it."""
         self.flush()
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._stop_drawing()
         self._last, self._next_time = MetricRow(0, 0), 0.0
+
+    def _stop_drawing(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(*_LOST):
+                live.stop()
 
 
 def progress_line(

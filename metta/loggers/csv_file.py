@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from metta.files import atomic_write
@@ -36,8 +36,17 @@ class CsvSink:
         missing = [name for name in row.metrics if name not in known]
         if missing:
             file = self._widen(missing)
-        values = {"agent_step": row.agent_step, "epoch": row.epoch, **row.metrics}
-        file.append(_line([str(values.get(name, "")) for name in self._columns]))
+        file.append(_line(_cells(row, self._columns)))
+
+    def rewrite(self, rows: Sequence[MetricRow]) -> None:
+        """Put these rows in the place of all there are."""
+        if not rows and not self.path.exists():
+            return
+        self.close()
+        names = dict.fromkeys(name for row in rows for name in row.metrics)
+        columns = [*_FIRST_COLUMNS, *(name for name in names if name not in _FIRST_COLUMNS)]
+        lines = [_line(columns), *(_line(_cells(row, columns)) for row in rows)]
+        atomic_write(self.path, lambda target: _write_bytes(target, b"".join(lines)))
 
     def _open(self) -> AppendFile:
         file = AppendFile(self.path)
@@ -74,6 +83,15 @@ class CsvSink:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _cells(row: MetricRow, columns: Sequence[str]) -> list[str]:
+    values = {"agent_step": row.agent_step, "epoch": row.epoch, **row.metrics}
+    return [str(values.get(name, "")) for name in columns]
+
+
+def _write_bytes(target: Path, content: bytes) -> None:
+    target.write_bytes(content)
 
 
 def _line(cells: Iterable[str]) -> bytes:

@@ -1,9 +1,11 @@
-"""JSON that every reader accepts: NaN and infinity become null."""
+"""JSON that every reader accepts and everybody may see: NaN becomes null, and secrets are hidden."""
 
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
+
+from metta.secrets import scrub, scrub_all
 
 __all__ = ["to_json"]
 
@@ -13,9 +15,12 @@ _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 def to_json(value: Any) -> str:
     """One line of JSON, whatever is in `value`: strange objects become text."""
     try:
-        return _ENCODER.encode(value)
+        text = _ENCODER.encode(value)
     except (TypeError, ValueError):
-        return _ENCODER.encode(_plain(value))
+        text = _ENCODER.encode(_plain(value))
+    if scrub(text) == text:  # nearly always, and one look at the whole line is quick
+        return text
+    return _ENCODER.encode(scrub_all(_plain(value)))
 
 
 def _plain(value: Any) -> Any:

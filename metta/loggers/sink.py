@@ -21,6 +21,9 @@ class Sink(Protocol):
 
     It opens at the first `write`; after `close` another `write` opens it again and goes on. A `write`
     that raises has written nothing, so the row may be written again.
+
+    A sink may have a method ``rewrite(rows)`` besides: a run goes on from before its last row, and these
+    are the rows that count up to there.
     """
 
     name: str

@@ -10,6 +10,7 @@ from pathlib import Path
 from metta.loggers.append_file import AppendFile
 from metta.loggers.plain_json import to_json
 from metta.loggers.sink import MetricRow, Sink
+from metta.secrets import scrub
 
 __all__ = ["SinkWorker"]
 
@@ -174,5 +175,5 @@ def _call(function: Callable[[], None]) -> str | None:
     try:
         function()
     except Exception as error:  # noqa: BLE001  # reason: a sink may fail in any way, and never stops training
-        return f"{type(error).__name__}: {error}"
+        return scrub(f"{type(error).__name__}: {error}")
     return None

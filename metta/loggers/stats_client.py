@@ -22,13 +22,19 @@ class StatsClient:
     def __init__(self, event_log: EventLog) -> None:
         self.event_log = event_log
 
-    def create_run(self, name: str, attributes: Mapping[str, Any] | None = None) -> str:
-        """A training begins, or goes on where the log has events of it; returns the run's id."""
+    def create_run(
+        self, name: str, attributes: Mapping[str, Any] | None = None, *, from_epoch: int = 0
+    ) -> str:
+        """A training begins, or goes on where the log has events of it; returns the run's id.
+
+        `from_epoch` epochs are done: what the log says about later ones was lost, and will come again.
+        """
         log = self.event_log
         payload = {
             "name": name,
             "attributes": dict(attributes or {}),
             "continued": log.sequence > 0,
+            "from_epoch": from_epoch,
         }
         log.append("run_start", payload)
         return log.run_id

@@ -12,6 +12,7 @@ from types import TracebackType
 from metta.errors import ConfigError, MettaWarning
 from metta.loggers.console import ConsoleSink
 from metta.loggers.event_log import EventLog
+from metta.loggers.history import metric_rows
 from metta.loggers.sink import MetricRow, Sink
 from metta.loggers.sink_worker import SinkWorker
 from metta.loggers.wandb_run import WandbRun, WandbSink
@@ -19,6 +20,9 @@ from metta.loggers.wandb_run import WandbRun, WandbSink
 __all__ = ["StatsLogger"]
 
 _BACKLOG = 10_000
+
+
+def _do_nothing(_: object) -> None: ...
 
 
 class StatsLogger:
@@ -81,6 +85,22 @@ class StatsLogger:
         for worker in self._workers.values():
             worker.put(row)
         self._tell()
+
+    def rewind(self) -> bool:
+        """A run goes on, perhaps from before its last row: bring sinks in line with the event log.
+
+        Returns whether the log has rows that count.
+        """
+        if self.event_log is None:
+            return False
+        rows = metric_rows(self.event_log.path)
+        for name, sink in self.sinks.items():
+            try:
+                getattr(sink, "rewrite", _do_nothing)(rows)
+            except OSError as error:
+                self._note(name, f"could not be brought in line with the event log: {error}")
+        self._tell()
+        return bool(rows)
 
     def _note(self, sink: str, text: str) -> None:
         """Keep news of a sink's thread for the thread that logs."""

@@ -3,6 +3,7 @@
 import importlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,33 @@ class TensorboardSink:
                 "tensorboard", "tensorboard", "writing TensorBoard files"
             ) from None
         self._event, self._summary = protos.Event, summaries.Summary
+        self._begin_again = protos.SessionLog(status=protos.SessionLog.START)
         self._open_writer = writers.EventFileWriter
         self._writer: Any = None
+        self._resume_step: int | None = None
 
     def write(self, row: MetricRow) -> None:
         """Add one event with all scalars."""
         if self._writer is None:
             self._writer = self._open_writer(str(self.folder))
+            self._note_resume()
         value = self._summary.Value
         scalars = [value(tag=name, simple_value=number) for name, number in row.metrics.items()]
         summary = self._summary(value=scalars)
         self._writer.add_event(
             self._event(wall_time=time.time(), step=row.agent_step, summary=summary)
         )
+
+    def rewrite(self, rows: Sequence[MetricRow]) -> None:
+        """Have TensorBoard forget what was written for steps after the last of these rows."""
+        if self.folder.exists():
+            self._resume_step = rows[-1].agent_step + 1 if rows else 0
+
+    def _note_resume(self) -> None:
+        if self._resume_step is not None:
+            event = self._event(step=self._resume_step, session_log=self._begin_again)
+            self._writer.add_event(event)
+            self._resume_step = None
 
     def flush(self) -> None:
         """Bring the events to the file."""

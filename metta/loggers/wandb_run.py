@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from metta.errors import ConfigError, MissingExtraError
 from metta.loggers.sink import MetricRow
+from metta.secrets import scrub_all
 from metta.train.run_config import WandbConfig
 
 __all__ = ["WandbRun", "WandbSink", "close_wandb_run", "open_wandb_run"]
@@ -104,7 +105,7 @@ def open_wandb_run(
     if config.mode == "offline":
         _Environment.enter(folder / "wandb")
     try:
-        return _init(config, folder, name, dict(config_dict or {}))
+        return _init(config, folder, name, scrub_all(dict(config_dict or {})))
     except BaseException as error:
         _Environment.leave()
         if type(error).__module__.startswith("wandb"):  # its errors, which only it can name
@@ -128,6 +129,7 @@ def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, A
         disable_code=True,
         save_code=False,
         x_disable_stats=True,  # `SystemMonitor` looks already
+        x_disable_meta=True,  # it has the command line, and with it whatever stood there
     )
     with _exit_handlers_kept():
         run: WandbRun = wandb.init(

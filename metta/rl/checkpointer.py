@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from metta.store.checkpoint_files import (
     Checkpoint,
     checkpoint_folders,
     free_path,
-    list_checkpoints,
     read_entry,
     read_newest_checkpoint,
     write_checkpoint,
@@ -103,6 +102,8 @@ class TrainingCheckpointer:
         self.registry = registry
         self.keep_last, self.keep_every = keep_last, keep_every
         self.latest_wandb_uri: str | None = None
+        self.before_commit: Callable[[], None] | None = None
+        """Called before each `commit`: what a run logged up to then must be as safe as its checkpoint."""
         self._staged: tuple[int, FrozenPolicy, dict[str, Any]] | None = None
 
     @classmethod
@@ -145,13 +146,12 @@ class TrainingCheckpointer:
 
     def commit(self, pending: PendingCheckpoint) -> PolicyRecord:
         """Write a snapshot as one checkpoint, then remove those that are not kept; returns its policy."""
+        if self.before_commit is not None:
+            self.before_commit()
         return self._write(self.checkpoint_dir, pending)
 
     def restore(self, registry: StateRegistry, checkpoint: Checkpoint) -> None:
-        """Put every component back; `StateError` where the checkpoint belongs to another kind of run.
-
-        Environments are not part of a checkpoint: the collector goes on with fresh episodes.
-        """
+        """Put every component back; `StateError` where the checkpoint belongs to another kind of run."""
         try:
             registry.restore(checkpoint.snapshot)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -201,11 +201,6 @@ class TrainingCheckpointer:
     def has_checkpoints(self) -> bool:
         """Whether there is anything to go on from, readable or not."""
         return bool(checkpoint_folders(self.checkpoint_dir))
-
-    def newest_step(self) -> int:
-        """Agent steps of the newest checkpoint; 0 where there is none."""
-        entries = list_checkpoints(self.checkpoint_dir)
-        return entries[-1].agent_step if entries else 0
 
     def load_trainer_state(
         self, run_dir: str | os.PathLike[str] | None = None

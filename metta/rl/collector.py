@@ -13,7 +13,7 @@ from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env, row_seeds
-from metta.envs.vec_env import StepResult, VecEnv, group_slices
+from metta.envs.vec_env import ObsArrays, StepResult, VecEnv, group_slices
 from metta.errors import EnvError, MettaWarning, PolicyError
 from metta.rl.episodes import EpisodeMeter
 from metta.rl.experience import RolloutBuffer
@@ -137,6 +137,27 @@ class RolloutCollector:
         if buffer.mask_array is not None:
             buffer.mask_array[0] = self._carry["masks"]
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether episodes run on into the next rollout."""
+        return self._carry is not None
+
+    @property
+    def stands_elsewhere(self) -> bool:
+        """Whether fresh episodes must begin, because environments are not where this collector was."""
+        return self._stands_elsewhere
+
+    def continues_from(self, seen: ObsArrays | None) -> bool:
+        """The environments were brought back to where the collector stood, and show `seen` (None: unknown).
+
+        True where that is what the collector carries: episodes go on.
+        """
+        carried = (self._carry or {}).get("obs")
+        if carried is None or (seen is not None and digest_of(dict(seen)) != digest_of(carried)):
+            return False
+        self._stands_elsewhere, self._resets = False, self.vec_env.num_resets
+        return True
+
     def resume_with_fresh_episodes(self) -> None:
         """Begin new episodes in the next rollout; unfinished ones are dropped and count nowhere."""
         self._carry, self._stands_elsewhere = None, False
@@ -233,14 +254,15 @@ class RolloutCollector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave; the environments themselves are not part of it.
+        """Take back what `state_dict` gave; `EnvironmentState` brings the environments back.
 
-        Episodes go on where the environments here showed the carried observations last; elsewhere the
-        next rollout begins fresh ones.
+        Without it, episodes go on where the environments here showed the carried observations last;
+        elsewhere the next rollout begins fresh ones.
         """
         same = digest_of(state["carry"]) == digest_of(self._carry or {})
         self._stands_elsewhere = self._stands_elsewhere or not same
         self.num_rollouts = int(state["num_rollouts"])
         self._carry = dict(state["carry"]) or None
-        self._states = [dict(part) for part in state["states"]]
+        device = self.policy.device
+        self._states = [{k: v.to(device) for k, v in part.items()} for part in state["states"]]
         self.meter.load_state_dict(state["meter"])

@@ -50,13 +50,18 @@ class EpisodeMeter:
         ended = (buffer.terminated | buffer.truncated).numpy() & valid
         parts = cut_episodes(rewards, valid, ended)
         stats: dict[str, list[float]] = {"episode_return": [], "episode_length": []}
-        for _, row, total, length in parts.ended:
-            stats["episode_return"].append(total + float(self.returns[row]))
-            stats["episode_length"].append(float(length + self.lengths[row]))
+        lost = set(buffer.lost)
+        for step, row in lost:
+            if step < 0:  # all that was lost lies before this rollout
+                self.returns[row], self.lengths[row] = 0.0, 0
+        for step, row, total, length in parts.ended:
+            if (step, row) not in lost:
+                stats["episode_return"].append(total + float(self.returns[row]))
+                stats["episode_length"].append(float(length + self.lengths[row]))
             self.returns[row], self.lengths[row] = 0.0, 0
         self.returns += parts.tail_returns
         self.lengths += parts.tail_lengths
-        self.num_episodes += len(parts.ended)
+        self.num_episodes += len(stats["episode_return"])
         for _, _, numbers in infos:
             for name, value in numbers.items():
                 stats.setdefault(f"env/{name}", []).append(value)

@@ -91,6 +91,8 @@ class RolloutBuffer:
         )
         self.columns: dict[str, Tensor] = {}
         self._finals: list[tuple[int, np.ndarray, Mapping[str, np.ndarray], State]] = []
+        self.lost: list[tuple[int, int]] = []
+        """(step, row) at which an episode broke off because its worker died; -1: before the rollout."""
         self._arrays()
 
     @classmethod
@@ -126,6 +128,7 @@ class RolloutBuffer:
         if self.device.type == "cuda":  # its transfer may still be reading this memory
             torch.cuda.current_stream(self.device).synchronize()
         self._finals.clear()
+        self.lost.clear()
         self.columns = {}
 
     def store_action(self, step: int, rows: slice, produced: Mapping[str, Tensor]) -> np.ndarray:
@@ -152,6 +155,17 @@ class RolloutBuffer:
             self.mask_array[step + 1, rows] = result.action_mask
         if result.final is not None:
             self._store_finals(step, rows, result.final, state)
+        if result.lost is not None:
+            self._store_lost(step, result.lost + rows.start)
+
+    def _store_lost(self, step: int, rows: np.ndarray) -> None:
+        """Cut episodes whose step `step` was never taken off at the step before, which bootstraps."""
+        for row in rows.tolist():
+            if step > 0 and bool(self.terminated[step - 1, row] | self.truncated[step - 1, row]):
+                continue  # it had ended by itself
+            self.lost.append((step - 1, row))
+            if step > 0:
+                self.truncated[step - 1, row] = True
 
     def _store_finals(self, step: int, rows: slice, final: FinalRows, state: State) -> None:
         local = torch.from_numpy(final.rows)

@@ -64,7 +64,11 @@ def create_training_components(
     if policy_store is not None and interval > 0:
         kept = config.checkpoint
         checkpointer = TrainingCheckpointer.from_config(policy_store.root, kept, policy_store)
-        parts.hooks.add(CheckpointHook(checkpointer, interval, resume=True))
+        parts.hooks.add(
+            CheckpointHook(
+                checkpointer, interval, resume=True, env_restore=config.checkpoint.env_restore
+            )
+        )
     return parts
 
 

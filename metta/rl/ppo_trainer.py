@@ -15,20 +15,26 @@ from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import configured_vec_env
 from metta.envs.vec_env import VecEnv
-from metta.errors import MettaWarning, RolloutError
+from metta.errors import CheckpointError, ConfigError, MettaWarning, RolloutError
+from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.custom_losses import CustomLoss, LossFunction
+from metta.rl.environment_state import EnvironmentState
 from metta.rl.experience import RolloutBuffer
+from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.loop import EpochListener, run_training
-from metta.rl.numerics import resolve_batch
+from metta.rl.numerics import NumericsPlan, resolve_batch
 from metta.rl.training_components import build_components
 from metta.rl.training_state import TrainerState
 from metta.rl.update_report import LOSS_NAMES
 from metta.rollout import Rollout
 from metta.stateful import digest_of
-from metta.store.rollout_file import library_versions, load_rollout
+from metta.store.checkpoint_files import MANIFEST_FILE, read_checkpoint
+from metta.store.policy_store import path_of
+from metta.store.rollout_file import load_rollout
 from metta.train.batch_sizing import BatchPlan
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
+from metta.versions import library_versions
 
 __all__ = ["PPOTrainer"]
 
@@ -48,6 +54,10 @@ class PPOTrainer:
     `env` is a gymnasium id, an environment, a factory, a list of factories, or a vector environment.
     Settings go by any usual name (``learning_rate``, ``n_epochs``, ``clip_range``, ...); their defaults
     are those of `TrainingConfig`. Subclasses may override either phase and add columns to the data.
+
+    With a `checkpoint_dir`, `train` saves there at intervals, and a new trainer takes up the newest
+    checkpoint: a script that was stopped is simply run again, and goes on where it was, to the bit.
+    `allow_inexact` lets it do so under other libraries or threads.
     """
 
     def __init__(
@@ -57,6 +67,8 @@ class PPOTrainer:
         *,
         config: TrainingConfig | None = None,
         custom_losses: Sequence[CustomLoss | LossFunction] = (),
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        allow_inexact: bool = False,
         **settings: Any,
     ) -> None:
         self.config = apply_settings(config or TrainingConfig(), settings)
@@ -69,6 +81,13 @@ class PPOTrainer:
         self.env_name = _name_of(env)
         try:
             self._build(policy, custom_losses)
+            self.components.conditions.allow_inexact = allow_inexact
+            self.checkpointer = (
+                None if checkpoint_dir is None else self._checkpointer(checkpoint_dir)
+            )
+            if self.checkpointer is not None and self.checkpointer.has_checkpoints():
+                self.load()
+                self._calls_to_skip = self.state.train_call
         except BaseException:
             if not isinstance(env, gymnasium.Env | VectorEnv | VecEnv):  # made here, closed here
                 self.env.close()
@@ -83,9 +102,9 @@ class PPOTrainer:
         parts = build_components(trainer, self.policy, self.env, custom_losses=custom_losses)
         self.components = parts
         self.collector, self.ppo, self.optimizer = parts.collector, parts.ppo, parts.optimizer
-        self.custom_losses, self.plan = parts.custom_losses, parts.plan
+        self.custom_losses = parts.custom_losses
         self.state, self.registry = parts.state, parts.registry
-        self._steps_collected = 0
+        self._steps_collected = self._calls_to_skip = 0
         self._rollout_stats: dict[str, list[float]] = {}
         self._architecture = self.policy.architecture_hash()
         self._config_hash = digest_of(repr(self.config))
@@ -152,20 +171,27 @@ class PPOTrainer:
         Returns every metric as a list with one entry per epoch, among them ``agent_step`` and
         ``episode_return`` (mean of the last 100 episodes; NaN before the first ends). `hooks` observe
         this call and are closed at its end; `on_epoch_end` is called with the state and the epoch's
-        metrics.
+        metrics. A trainer that took up a checkpoint goes on with the call that was interrupted, and
+        returns an empty history from those that were over.
         """
         total = self.config.trainer.total_timesteps if total_timesteps is None else total_timesteps
         state, registry = self.state, self.components.hooks
-        state.first_step = state.agent_step
+        if self._calls_to_skip > 1:
+            self._calls_to_skip -= 1
+            return {}
+        if not self._calls_to_skip and total > 0:  # else a call goes on that began before
+            state.first_step, state.train_call = state.agent_step, state.train_call + 1
+        self._calls_to_skip = 0
         state.stop_reason = None  # a stop that was asked for ended the call before
         names: list[str] = []
+        saving = self._saving_hooks()
         try:
-            names += [registry.add(hook) for hook in hooks]
+            names += [registry.add(hook) for hook in (*saving, *hooks)]
             with self.plan.applied():
                 history = run_training(
                     state,
                     lambda state: self._step(state, total),
-                    until_step=state.agent_step + total,
+                    until_step=state.first_step + total,
                     hooks=registry,
                     on_epoch_end=on_epoch_end,
                     experience=lambda: self.collector.experience,
@@ -175,6 +201,57 @@ class PPOTrainer:
                 registry.remove(name)
         self._warn_when_silent()
         return history
+
+    def _checkpointer(self, folder: str | os.PathLike[str]) -> TrainingCheckpointer:
+        return TrainingCheckpointer.from_config(folder, self.config.trainer.checkpoint)
+
+    def _saving_hooks(self) -> list[CheckpointHook]:
+        config = self.config.trainer.checkpoint
+        if self.checkpointer is None or not config.checkpoint_interval:
+            return []
+        return [
+            CheckpointHook(
+                self.checkpointer,
+                config.checkpoint_interval,
+                env_restore=config.env_restore,
+                rescue_share=config.rescue_share,
+            )
+        ]
+
+    def save(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Commit a checkpoint of everything to `folder` (default: `checkpoint_dir`); returns its path.
+
+        `load` takes it back, here or in another process; `PolicyStore` finds the policy in it.
+        """
+        checkpointer = self.checkpointer if folder is None else self._checkpointer(folder)
+        if checkpointer is None:
+            raise ConfigError("save() needs a folder, because this trainer has no checkpoint_dir")
+        self._environments.prepare(self.config.trainer.checkpoint.env_restore)
+        pending = checkpointer.snapshot(self.registry, self.policy, self.state)
+        return path_of(checkpointer.commit(pending).uri)
+
+    def load(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Go on from a checkpoint, or from the newest in a folder (default: `checkpoint_dir`).
+
+        Everything comes back: policy, optimizer, counters, environments. To begin with another policy's
+        weights only, use ``metta.store.load_weights``.
+        """
+        folder = Path(path or (self.checkpointer.checkpoint_dir if self.checkpointer else ""))
+        if path is None and self.checkpointer is None:
+            raise ConfigError("load() needs a path, because this trainer has no checkpoint_dir")
+        checkpointer = self._checkpointer(folder)
+        is_one = (folder / MANIFEST_FILE).is_file()
+        checkpoint = read_checkpoint(folder) if is_one else checkpointer.load_trainer_state()
+        if checkpoint is None:
+            raise CheckpointError(f"there is no checkpoint in {str(folder)!r}")
+        self._environments.prepare(self.config.trainer.checkpoint.env_restore)
+        with self.plan.applied():  # which may change to that of the checkpoint
+            checkpointer.restore(self.registry, checkpoint)
+
+    @property
+    def _environments(self) -> EnvironmentState:
+        environments: EnvironmentState = self.registry.get(EnvironmentState.state_name)
+        return environments
 
     def _step(self, state: TrainerState, total: int) -> dict[str, float]:
         """An epoch of the two phases, which a subclass may have made its own."""
@@ -199,6 +276,11 @@ class PPOTrainer:
                 MettaWarning,
                 stacklevel=3,
             )
+
+    @property
+    def plan(self) -> NumericsPlan:
+        """What decides the last bits of the numbers."""
+        return self.components.plan
 
     @property
     def device(self) -> torch.device:
@@ -236,7 +318,7 @@ class PPOTrainer:
             "spaces": [str(self.policy.observation_space), str(self.policy.action_space)],
             "seed": self.config.trainer.seed,
             "rollout": self.collector.num_rollouts - 1,
-            "versions": library_versions(),
+            "versions": dict(library_versions()),
         }
 
     def _empty_columns(self) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
+from metta.envs.vec_env import RestorePromise
 from metta.errors import ConfigError
 from metta.files import atomic_write
 from metta.loggers import (
@@ -23,12 +24,16 @@ from metta.loggers import (
     open_wandb_run,
 )
 from metta.rl.checkpointer import TrainingCheckpointer
+from metta.rl.conditions import RunConditions
+from metta.rl.environment_state import EnvironmentState
 from metta.rl.evaluator import PolicyEvaluator, require_own_env
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
 from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
+from metta.secrets import scrub_all
+from metta.store.checkpoint_files import Checkpoint
 from metta.store.run_directory import RunDirectory
 from metta.train.changes import check_changes
 from metta.train.layers import resolve
@@ -38,23 +43,35 @@ from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 __all__ = ["RunSession", "build_hooks"]
 
 
-def build_hooks(
+def build_hooks(  # noqa: PLR0913  # all services by name
     config: TrainerConfig,
     curriculum: Curriculum | None = None,
     *,
     checkpointer: TrainingCheckpointer | None = None,
+    checkpoint: Checkpoint | None = None,
     evaluator: PolicyEvaluator | None = None,
     logger: StatsLogger | None = None,
     wandb_run: Any = None,
     stats_client: Any = None,
 ) -> list[TrainerHook]:
-    """The three hooks as the configuration asks for them; those without anything to do are left out."""
+    """The three hooks as the configuration asks for them; those without anything to do are left out.
+
+    `checkpoint` is what the run goes on from; by default it is the newest of the `checkpointer`.
+    """
     hooks: list[TrainerHook] = []
-    checkpoint = config.checkpoint
-    intervals = checkpoint.checkpoint_interval, checkpoint.wandb_checkpoint_interval
+    saving = config.checkpoint
+    intervals = saving.checkpoint_interval, saving.wandb_checkpoint_interval
     # what was saved is taken up also by a run that will not save
     if checkpointer is not None and (any(intervals) or checkpointer.has_checkpoints()):
-        hooks.append(CheckpointHook(checkpointer, *intervals, resume=True))
+        hooks.append(
+            CheckpointHook(
+                checkpointer,
+                *intervals,
+                resume=checkpoint or True,
+                env_restore=saving.env_restore,
+                rescue_share=saving.rescue_share,
+            )
+        )
     if config.evaluation.eval_episodes > 0:
         evaluation = config.evaluation
         if curriculum is not None:
@@ -84,7 +101,8 @@ class RunSession:
 
     `checkpoint_dir` (and likewise the other folders) replaces the usual place below the run directory;
     `wandb_config` replaces the configured one; a `wandb_run` or `stats_client` that is given is used and
-    stays open. `provenance` is stored beside the configuration: who set each value.
+    stays open. `provenance` is stored beside the configuration: who set each value. A run is taken up only
+    under the conditions that it was saved under (libraries, threads, device), unless `allow_inexact`.
     """
 
     def __init__(  # noqa: PLR0913  # everything by name, most of it seldom
@@ -99,6 +117,7 @@ class RunSession:
         wandb_run: Any = None,
         stats_client: Any = None,
         provenance: Mapping[str, Any] | None = None,
+        allow_inexact: bool | None = None,
     ) -> None:
         self.directory = RunDirectory(run_dir)
         self.run_name = run_name or self.directory.name
@@ -109,7 +128,9 @@ class RunSession:
             wandb_config = WandbConfig(**wandb_config)
         self.wandb_config = wandb_config
         self.wandb_run, self.stats_client = wandb_run, stats_client
-        self.provenance = provenance
+        self.provenance, self.allow_inexact = provenance, bool(allow_inexact)
+        self.promise: RestorePromise | None = None
+        """How this run's environments come back when it is resumed; None where nothing is saved."""
         self._opened_wandb: Any = None
         self._event_log: EventLog | None = None
 
@@ -147,11 +168,20 @@ class RunSession:
         checkpointer = TrainingCheckpointer.from_config(
             self.checkpoint_dir, trainer.checkpoint, wandb_run=self.wandb_run
         )
+        parts.conditions.allow_inexact = self.allow_inexact
+        if trainer.checkpoint.checkpoint_interval:
+            environments = parts.registry.get(EnvironmentState.state_name)
+            self.promise = environments.prepare(trainer.checkpoint.env_restore)
         about = self._describe(parts, curriculum)
-        if checkpointer.has_checkpoints():
-            self._check_continuation(config, about, checkpointer.newest_step())
+        checkpoint = checkpointer.load_trainer_state()
+        if checkpoint is not None:
+            self._check_continuation(config, about, checkpoint.agent_step)
+            conditions = checkpoint.snapshot.get(RunConditions.state_name)
+            if conditions is not None:
+                parts.conditions.compare(conditions["state"])
         self._write_configuration(config, about)
         self._event_log = EventLog(self.directory.events_file)
+        checkpointer.before_commit = self._event_log.sync
         if self.stats_client is None:
             self.stats_client = StatsClient(self._event_log)
         if self.wandb_run is None:
@@ -165,6 +195,7 @@ class RunSession:
             trainer,
             curriculum,
             checkpointer=checkpointer,
+            checkpoint=checkpoint,
             evaluator=evaluator,
             logger=self._logger(trainer),
             wandb_run=self.wandb_run,
@@ -183,6 +214,7 @@ class RunSession:
             "checkpoint_dir": None if given is None else str(Path(given).absolute()),
             "own_environment": None if isinstance(env, str) else curriculum.task.name,
             "own_policy": type(module).__name__ if own_policy else None,
+            "environments": None if self.promise is None else dataclasses.asdict(self.promise),
         }
 
     def _about(self) -> dict[str, Any]:
@@ -215,11 +247,11 @@ class RunSession:
             )
 
     def _write_configuration(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
-        described = json.dumps(about, indent=2)
+        described = json.dumps(scrub_all(about), indent=2)
         atomic_write(self.directory.about_file, lambda path: _write_text(path, described))
         config.to_yaml(self.directory.config_file)
         provenance = self.provenance or resolve(config, check_sizes=False).provenance()
-        text = json.dumps(provenance, indent=2)
+        text = json.dumps(scrub_all(provenance), indent=2)
         atomic_write(self.directory.provenance_file, lambda path: _write_text(path, text))
 
     def _logger(self, config: TrainerConfig) -> StatsLogger:

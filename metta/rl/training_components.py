@@ -10,7 +10,9 @@ from torch import nn
 from metta.agent.policy import Policy
 from metta.envs.vec_env import VecEnv
 from metta.rl.collector import RolloutCollector
+from metta.rl.conditions import RunConditions
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.rl.environment_state import EnvironmentState
 from metta.rl.experience import RolloutBuffer
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.numerics import NumericsPlan, resolve_device, resolve_plan
@@ -36,11 +38,16 @@ class TrainingComponents:
     collector: RolloutCollector
     ppo: PPOOptimizer
     custom_losses: list[CustomLoss]
-    plan: NumericsPlan
+    conditions: RunConditions
     state: TrainerState
     registry: StateRegistry
     """Everything that decides the numbers of the run from here on."""
     hooks: HookRegistry
+
+    @property
+    def plan(self) -> NumericsPlan:
+        """What decides the last bits; a resumed run takes over that of its checkpoint."""
+        return self.conditions.plan
 
     def use_state(self, state: TrainerState) -> None:
         """Go on with another state: counters, trackers, and what hooks see."""
@@ -88,10 +95,11 @@ def build_components(
     parts = (vecenv, policy, buffer, device)
     collector = RolloutCollector(*parts, seed=config.seed, actor=config.numerics.actor)
     plan = resolve_plan(config, policy, vecenv.num_groups, collector.actor_kind)
+    conditions = RunConditions(plan, threads_are_set=config.numerics.threads is not None)
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state
-    registry = _register(policy, ppo, collector, state, optimizer, losses)
+    registry = _register(conditions, policy, ppo, collector, state, optimizer, losses)
     hooks.policy, hooks.optimizer, hooks.config, hooks.registry = (
         policy,
         optimizer,
@@ -99,7 +107,8 @@ def build_components(
         registry,
     )
     return TrainingComponents(
-        config, vecenv, policy, buffer, optimizer, collector, ppo, losses, plan, state, registry, hooks
+        config, vecenv, policy, buffer, optimizer, collector, ppo, losses, conditions,
+        state, registry, hooks,
     )  # fmt: skip
 
 
@@ -114,6 +123,7 @@ def _parameters(
 
 
 def _register(
+    conditions: RunConditions,
     policy: Policy,
     ppo: PPOOptimizer,
     collector: RolloutCollector,
@@ -121,9 +131,10 @@ def _register(
     optimizer: torch.optim.Optimizer,
     losses: Sequence[CustomLoss],
 ) -> StateRegistry:
+    """Components in the order of restoring: conditions may refuse, environments need the collector."""
     registry = StateRegistry()
-    parts: list[Any] = [policy, ppo, collector, state, state.stats, state.policies]
-    parts.append(NamedState("optimizer", optimizer))
+    parts: list[Any] = [conditions, policy, ppo, collector, EnvironmentState(collector)]
+    parts += [state, state.stats, state.policies, NamedState("optimizer", optimizer)]
     parts += [
         NamedState(f"loss/{loss.label}", loss.fn)
         for loss in losses

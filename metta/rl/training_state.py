@@ -60,13 +60,11 @@ class StatsTracker:
         return sum(recent) / len(recent) if recent else float("nan")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
+        """Everything but the ids, which the event log keeps, as plain data."""
         return {
             "rollout_stats": {name: list(numbers) for name, numbers in self.rollout_stats.items()},
             "grad_stats": dict(self.grad_stats),
             "stats_epoch_start": self.stats_epoch_start,
-            "stats_epoch_id": self.stats_epoch_id,
-            "stats_run_id": self.stats_run_id,
             "recent_returns": list(self.recent_returns),
         }
 
@@ -75,7 +73,6 @@ class StatsTracker:
         self.rollout_stats = {name: list(n) for name, n in state["rollout_stats"].items()}
         self.grad_stats = dict(state["grad_stats"])
         self.stats_epoch_start = int(state["stats_epoch_start"])
-        self.stats_epoch_id, self.stats_run_id = state["stats_epoch_id"], state["stats_run_id"]
         self.recent_returns = deque(state["recent_returns"], maxlen=_RECENT_EPISODES)
 
 
@@ -88,6 +85,7 @@ class PolicyTracker:
 
     state_name = "policy_tracker"
     state_version = 1
+    in_digest = False  # it names files
 
     def add(self, record: PolicyRecord) -> None:
         """A policy was saved; the first one is remembered as the initial one."""
@@ -126,6 +124,8 @@ class TrainerState:
     epoch: int = 0
     first_step: int = 0
     """`agent_step` at which schedules began."""
+    train_call: int = 0
+    """Number of the `PPOTrainer.train` call that is under way or was last."""
     progress: float = 0.0
     """Share of the run that is done, 0..1; steers schedules."""
     stop_reason: str | None = None
@@ -168,6 +168,7 @@ class TrainerState:
             "agent_step": self.agent_step,
             "epoch": self.epoch,
             "first_step": self.first_step,
+            "train_call": self.train_call,
             "progress": self.progress,
             "eval_scores": self.eval_scores.to_dict(),
             "eval_epoch": self.eval_epoch,
@@ -176,7 +177,7 @@ class TrainerState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back counters and scores."""
         self.agent_step, self.epoch = int(state["agent_step"]), int(state["epoch"])
-        self.first_step = int(state["first_step"])
+        self.first_step, self.train_call = int(state["first_step"]), int(state["train_call"])
         self.progress = float(state["progress"])
         self.eval_scores = EvalRewardSummary.from_dict(state["eval_scores"])
         self.eval_epoch = state["eval_epoch"]

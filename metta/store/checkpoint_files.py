@@ -1,27 +1,48 @@
 """One checkpoint, one folder: written beside its place, made durable, and committed by one rename."""
 
+import contextlib
 import json
-import math
 import os
 import re
-import shutil
-import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+from torch import Tensor
 
 from metta.agent.policy import Policy
-from metta.errors import CheckpointError, MettaWarning, PolicyError
-from metta.files import make_durable, sha256_of
+from metta.errors import CheckpointError, MettaWarning, PolicyError, UnsafeFileError
+from metta.files import commit_folder, write_durably
+from metta.secrets import scrub_all
+from metta.store.checkpoint_manifest import (
+    FILES,
+    MALFORMED,
+    MANIFEST_FILE,
+    POLICY_FILE,
+    TENSOR_FILE,
+    TREE_FILE,
+    CheckpointEntry,
+    check_file,
+    entry_of,
+    manifest_of,
+    read_entry,
+    read_manifest,
+    score_of,
+)
+from metta.store.finite_state import require_finite
 from metta.store.policy_file import FrozenPolicy, freeze_policy, read_weights, save_policy
+from metta.store.safe_read import check_tensor_file, read_json, read_tensors
 from metta.store.state_tree import pack_state, unpack_state
 
 __all__ = [
+    "MANIFEST_FILE",
+    "POLICY_FILE",
+    "TENSOR_FILE",
+    "TREE_FILE",
     "Checkpoint",
     "CheckpointEntry",
     "check_file",
@@ -33,41 +54,13 @@ __all__ = [
     "read_entry",
     "read_newest_checkpoint",
     "score_of",
+    "verify_checkpoint",
     "write_checkpoint",
 ]
 
-FORMAT = "metta-checkpoint"
-FORMAT_VERSION = 1
-POLICY_FILE, TENSOR_FILE, TREE_FILE = "policy.safetensors", "state.safetensors", "state.json"
-MANIFEST_FILE = "manifest.json"
-TEMPORARY = ".tmp-"
-"""How names begin of folders that are being written or removed; they never look like checkpoints."""
-
-_FILES = (POLICY_FILE, TENSOR_FILE, TREE_FILE)
 _NAME = re.compile(r"epoch_(\d{6,})(?:\.(\d+))?")
 _POLICY = "policy"
 """The component whose tensors are in the policy file, and nowhere else."""
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-
-
-@dataclass(frozen=True)
-class CheckpointEntry:
-    """What a checkpoint's manifest says."""
-
-    path: Path
-    epoch: int
-    agent_step: int
-    metadata: dict[str, Any]
-
-    @property
-    def policy_file(self) -> Path:
-        """The policy alone."""
-        return self.path / POLICY_FILE
-
-    @property
-    def score(self) -> float | None:
-        """See `score_of`."""
-        return score_of(self.metadata)
 
 
 @dataclass(frozen=True)
@@ -84,12 +77,6 @@ class Checkpoint(CheckpointEntry):
         return state
 
 
-def score_of(metadata: Mapping[str, Any]) -> float | None:
-    """The finite number under ``score``, if there is one; higher is better."""
-    found = metadata.get("score")
-    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
-
-
 def write_checkpoint(
     folder: str | os.PathLike[str],
     snapshot: Mapping[str, Mapping[str, Any]],
@@ -100,60 +87,56 @@ def write_checkpoint(
 
     `metadata` is plain data with ``epoch`` and ``agent_step``. The component called `policy`, where the
     snapshot has one, is the given policy. A checkpoint is never overwritten: a second one of the same
-    epoch becomes ``epoch_000120.2`` and supersedes the first. Whatever goes wrong leaves the folder as
-    it was.
+    epoch becomes ``epoch_000120.2`` and supersedes the first. When this returns, the checkpoint is on
+    the disk, and was read again. Whatever goes wrong leaves the folder as it was, or at worst with a
+    temporary folder that could not be removed. NaN or infinity in what learns is a `NonFiniteError`.
     """
     frozen = policy if isinstance(policy, FrozenPolicy) else freeze_policy(policy)
     root, described = Path(folder), plain_metadata(metadata)
     epoch = int(described["epoch"])
-    temporary = root / f"{TEMPORARY}{uuid.uuid4().hex}-epoch_{epoch:06d}"
+    require_finite({**snapshot, _POLICY: {"state": frozen.tensors}}, epoch)
+    packed = _pack(snapshot)
     try:
-        temporary.mkdir(parents=True)
-        _fill(temporary, snapshot, frozen, described)
-        target = free_path(root, epoch)
-        temporary.rename(target)
-        make_durable(root)
-    except (OSError, safetensors.SafetensorError) as error:
+        return commit_folder(
+            lambda: free_path(root, epoch),
+            fill=lambda path: _fill(path, packed, frozen, described),
+            verify=verify_checkpoint,
+        )
+    except (OSError, safetensors.SafetensorError, CheckpointError) as error:
         raise CheckpointError(
             f"the checkpoint of epoch {epoch} could not be written to {str(root)!r}: {error}; older "
             "checkpoints are untouched"
         ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return target
+
+
+def _pack(snapshot: Mapping[str, Mapping[str, Any]]) -> tuple[Any, dict[str, Tensor]]:
+    """The state as it is in the files; the policy's tensors have a file of their own."""
+    return pack_state(
+        {
+            name: {"version": part["version"]} if name == _POLICY else part
+            for name, part in snapshot.items()
+        }
+    )
 
 
 def _fill(
     folder: Path,
-    snapshot: Mapping[str, Mapping[str, Any]],
+    packed: tuple[Any, dict[str, Tensor]],
     policy: FrozenPolicy,
     metadata: Mapping[str, Any],
 ) -> None:
-    parts = {
-        name: {"version": part["version"]} if name == _POLICY else part
-        for name, part in snapshot.items()
-    }
-    tree, tensors = pack_state(parts)
+    tree, tensors = packed
     save_policy(folder / POLICY_FILE, policy, metadata)
-    safetensors.torch.save_file(tensors, folder / TENSOR_FILE)
+    write_durably(folder / TENSOR_FILE, lambda path: safetensors.torch.save_file(tensors, path))
     _write_json(folder / TREE_FILE, tree)
-    make_durable(folder / TENSOR_FILE)
-    manifest = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "epoch": int(metadata["epoch"]),
-        "agent_step": int(metadata["agent_step"]),
-        "metadata": pack_state(metadata)[0],
-        "files": {name: _measure(folder / name) for name in _FILES},
-    }
-    _write_json(folder / MANIFEST_FILE, manifest)
-    make_durable(folder)
+    _write_json(folder / MANIFEST_FILE, manifest_of(folder, metadata))
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as JSON knows it; single numbers of NumPy and torch become Python's."""
+    """Metadata as JSON knows it, without secrets; single numbers of NumPy and torch become Python's."""
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(metadata, default=lambda value: value.item()))
+        text = json.dumps(metadata, default=lambda value: value.item())
+        plain: dict[str, Any] = scrub_all(json.loads(text))
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
             f"metadata must be plain data (numbers, strings, lists, mappings): {error}"
@@ -161,32 +144,38 @@ def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _measure(path: Path) -> dict[str, Any]:
-    return {"size": path.stat().st_size, "sha256": sha256_of(path)}
-
-
 def _write_json(path: Path, data: Any) -> None:
-    path.write_text(json.dumps(data, allow_nan=False, indent=1))
-    make_durable(path)
+    text = json.dumps(data, allow_nan=False, indent=1)
+    write_durably(path, lambda target: _write_text(target, text))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)
 
 
 def free_path(root: Path, epoch: int) -> Path:
     """Where the next checkpoint of an epoch goes."""
     path, number = root / f"epoch_{epoch:06d}", 1
-    while path.exists():
+    while os.path.lexists(path):
         number += 1
         path = root / f"epoch_{epoch:06d}.{number}"
     return path
 
 
 def checkpoint_folders(folder: str | os.PathLike[str]) -> list[Path]:
-    """Folders with the names of checkpoints, oldest first, whatever they hold."""
+    """Folders with the names of checkpoints, oldest first, whatever they hold.
+
+    A place that cannot be listed is an OSError: not to see checkpoints does not mean that there are none.
+    """
     found = []
-    root = Path(folder)
-    for path in root.iterdir() if root.is_dir() else ():
-        match = _NAME.fullmatch(path.name)
-        if match and path.is_dir():
-            found.append(((int(match[1]), int(match[2] or 1)), path))
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                match = _NAME.fullmatch(entry.name)
+                if match and entry.is_dir():
+                    found.append(((int(match[1]), int(match[2] or 1)), Path(entry.path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     return [path for _, path in sorted(found)]
 
 
@@ -201,44 +190,48 @@ def list_checkpoints(folder: str | os.PathLike[str]) -> list[CheckpointEntry]:
     return entries
 
 
-def read_entry(path: str | os.PathLike[str]) -> CheckpointEntry:
-    """What a checkpoint says about itself; files that are missing or cut are a `CheckpointError`."""
-    source = Path(path)
-    manifest = _read_manifest(source)
-    for name in _FILES:
-        _check_size(source / name, manifest)
-    return _entry(source, manifest)
+def verify_checkpoint(path: str | os.PathLike[str]) -> CheckpointEntry:
+    """See that every byte is as it was written, and that the files are of the kind that is read here.
+
+    Anything else is a `CheckpointError`. Tensors are not loaded.
+    """
+    entry, source = _verify_bytes(path), Path(path)
+    with _as_checkpoint_errors(source):
+        check_tensor_file(source / POLICY_FILE)
+        check_tensor_file(source / TENSOR_FILE)
+        read_json(source / TREE_FILE)
+    return entry
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """A checkpoint whose every byte is as it was written; anything else is a `CheckpointError`."""
-    source = Path(path)
-    manifest = _read_manifest(source)
-    for name in _FILES:
-        check_file(source / name, manifest)
-    try:
-        with safetensors.safe_open(source / TENSOR_FILE, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118  # not a mapping
-        snapshot = unpack_state(json.loads((source / TREE_FILE).read_text()), tensors)
+    entry, source = _verify_bytes(path), Path(path)
+    with _as_checkpoint_errors(source):
+        tensors, _ = read_tensors(source / TENSOR_FILE)
+        snapshot = unpack_state(read_json(source / TREE_FILE), tensors)
         if _POLICY in snapshot:
             snapshot[_POLICY] = {**snapshot[_POLICY], "state": read_weights(source / POLICY_FILE)}
         if not all(part.keys() == {"version", "state"} for part in snapshot.values()):
             raise ValueError("its components are not made of a version and a state")
-    except (*_MALFORMED, OSError, safetensors.SafetensorError, PolicyError) as error:
+    return Checkpoint(**vars(entry), snapshot=snapshot)
+
+
+def _verify_bytes(path: str | os.PathLike[str]) -> CheckpointEntry:
+    source = Path(path)
+    manifest = read_manifest(source)
+    for name in FILES:
+        check_file(source / name, manifest)
+    return entry_of(source, manifest)
+
+
+@contextlib.contextmanager
+def _as_checkpoint_errors(source: Path) -> Iterator[None]:
+    try:
+        yield
+    except (*MALFORMED, OSError, UnsafeFileError, PolicyError) as error:
         raise CheckpointError(
             f"{str(source)!r} has the announced bytes, but is no checkpoint of metta: {error}"
         ) from error
-    return Checkpoint(**vars(_entry(source, manifest)), snapshot=snapshot)
-
-
-def check_file(path: Path, manifest: Mapping[str, Any] | None = None) -> None:
-    """See that a file of a checkpoint is as its manifest announces."""
-    manifest = manifest or _read_manifest(path.parent)
-    _check_size(path, manifest)
-    if sha256_of(path) != manifest["files"][path.name]["sha256"]:
-        raise CheckpointError(
-            f"{str(path)!r} is damaged: its content is not what was written (sha256 differs)"
-        )
 
 
 def read_newest_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
@@ -248,7 +241,13 @@ def read_newest_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
     beginning anew would hide the loss.
     """
     problems: list[str] = []
-    for path in reversed(checkpoint_folders(folder)):
+    try:
+        folders = checkpoint_folders(folder)
+    except OSError as error:
+        raise CheckpointError(
+            f"{str(folder)!r} cannot be searched for checkpoints: {error}"
+        ) from error
+    for path in reversed(folders):
         try:
             checkpoint = read_checkpoint(path)
         except CheckpointError as error:
@@ -268,49 +267,3 @@ def read_newest_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
             "folder, or restore these files from a copy"
         )
     return None
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
-        raise CheckpointError(f"{str(folder)!r} is no complete checkpoint: it has no {path.name}")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text())
-        found = manifest["format"], manifest["format_version"]
-        if found == (FORMAT, FORMAT_VERSION):
-            _require_parts(manifest)
-            return manifest
-    except (*_MALFORMED, OSError) as error:
-        raise CheckpointError(f"{str(path)!r} is damaged: {error}") from error
-    raise CheckpointError(
-        f"{str(folder)!r} has format {found[0]!r} version {found[1]!r}; this version of metta reads "
-        f"{FORMAT!r} version {FORMAT_VERSION}"
-    )
-
-
-def _require_parts(manifest: Mapping[str, Any]) -> None:
-    if set(manifest["files"]) != set(_FILES):
-        raise ValueError(f"it lists the files {sorted(manifest['files'])}, not {sorted(_FILES)}")
-    for measured in manifest["files"].values():
-        int(measured["size"]), str(measured["sha256"])
-    int(manifest["epoch"]), int(manifest["agent_step"])
-    if not isinstance(manifest["metadata"], dict):
-        raise TypeError("its metadata is not a mapping")
-
-
-def _check_size(path: Path, manifest: Mapping[str, Any]) -> None:
-    expected = manifest["files"][path.name]["size"]
-    if not path.is_file():
-        raise CheckpointError(f"{str(path)!r} is missing, though the manifest lists it")
-    found = path.stat().st_size
-    if found != expected:
-        raise CheckpointError(f"{str(path)!r} is damaged: {found} bytes instead of {expected}")
-
-
-def _entry(path: Path, manifest: Mapping[str, Any]) -> CheckpointEntry:
-    return CheckpointEntry(
-        path.absolute(),
-        int(manifest["epoch"]),
-        int(manifest["agent_step"]),
-        unpack_state(manifest["metadata"], {}),
-    )

@@ -1,24 +1,28 @@
 """Policy files: weights and normalisers as safetensors, with a JSON manifest."""
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 from torch import Tensor
 
 from metta.agent.policy import Policy
-from metta.errors import NonFiniteError, PolicyError
-from metta.files import atomic_write
+from metta.errors import NonFiniteError, PolicyError, UnsafeFileError
+from metta.files import atomic_write, sha256_of
+from metta.secrets import scrub_all
+from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
+from metta.store.safe_json import brief, parse_json
+from metta.store.safe_read import DTYPES, TensorFile, check_tensor_file, load_announced
 
 __all__ = [
     "FrozenPolicy",
+    "check_pin",
     "freeze_policy",
+    "policy_shapes",
     "load_weights",
     "read_policy_manifest",
     "read_weights",
@@ -27,7 +31,8 @@ __all__ = [
 
 FORMAT = "metta-policy"
 FORMAT_VERSION = 1
-_UNREADABLE = (OSError, KeyError, TypeError, ValueError, RecursionError)
+_PARTS = {"policy_architecture": str, "policy_hash": str, "observation_space": object,
+          "action_space": str, "metadata": dict}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,7 @@ class FrozenPolicy:
 def freeze_policy(policy: Policy) -> FrozenPolicy:
     """A copy of a policy's whole state; `NonFiniteError` where a weight is NaN or infinite."""
     state = policy.state_dict()
-    broken = [
-        name
-        for name, value in state.items()
-        if value.is_floating_point() and not bool(value.isfinite().all())
-    ]
+    broken = _not_finite(state)
     if broken:
         raise NonFiniteError(f"the policy is not saved: {broken} hold NaN or infinity")
     description = {
@@ -73,8 +74,15 @@ def save_policy(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **frozen.description,
-        "metadata": dict(metadata or {}),
+        "metadata": scrub_all(dict(metadata or {})),
     }
+    try:
+        manifest = parse_json(
+            json.dumps(manifest), allow_nan=True
+        )  # what will be read is what counts
+        manifest[CONTENT_KEY] = sha256_of_tensors(manifest, frozen.tensors)
+    except ValueError as error:
+        raise PolicyError(f"the policy cannot be saved as {str(path)!r}: {error}") from error
     return atomic_write(
         path,
         lambda target: safetensors.torch.save_file(
@@ -83,60 +91,112 @@ def save_policy(
     )
 
 
-def load_weights(path: str | os.PathLike[str], policy: Policy) -> dict[str, Any]:
-    """Put a file's weights into a policy of the same architecture; returns the file's metadata."""
+def load_weights(
+    path: str | os.PathLike[str], policy: Policy, *, sha256: str | None = None
+) -> dict[str, Any]:
+    """Put a file's weights into a policy of the same architecture; returns the file's metadata.
+
+    `sha256` pins the file: one with another digest is refused.
+    """
     source = Path(path)
     if not isinstance(policy, Policy):
         raise PolicyError(
             f"weights go into a Policy, got a {type(policy).__name__}; wrap the module, Policy(module, "
             "env.observation_space, env.action_space), or use PolicyStore(...).load(uri, env, policy)"
         )
-    manifest = read_policy_manifest(source)
-    if manifest["policy_architecture"] != policy.architecture_hash():
+    check_pin(source, sha256)
+    manifest, found = _read_header(source)
+    expected = {
+        name: (value.dtype, tuple(value.shape)) for name, value in policy.state_dict().items()
+    }
+    announced = {name: (DTYPES[at.dtype], at.shape) for name, at in found.places.items()}
+    # the tensors too: what a manifest says of them may be wrong
+    if manifest["policy_architecture"] != policy.architecture_hash() or announced != expected:
         raise PolicyError(
-            f"{str(source)!r} holds a policy for {manifest['action_space']} and observations "
-            f"{manifest['observation_space']}, which does not fit this policy's layers or spaces"
+            f"{str(source)!r} holds a policy for {manifest['action_space'][:400]} and observations "
+            f"{brief(manifest['observation_space'])}, which does not fit this policy's layers or spaces"
         )
-    policy.load_state_dict(read_weights(source))
+    policy.load_state_dict(_verified(source, manifest, found))
     metadata: dict[str, Any] = manifest["metadata"]
     return metadata
 
 
+def check_pin(path: Path, sha256: str | None) -> None:
+    """See that a file is the very one whose digest someone noted; None: any will do."""
+    if sha256 is None:
+        return
+    if not path.is_file():
+        raise PolicyError(f"there is no policy file {str(path)!r}")
+    found = sha256_of(path)
+    if found != sha256.lower():
+        raise PolicyError(
+            f"{str(path)!r} is not the pinned file: its sha256 is {found}, not {sha256}"
+        )
+
+
 def read_policy_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a policy file says about itself; the weights are not read."""
-    source = Path(path)
-    with _opened(source) as opened:
-        manifest: dict[str, Any] = json.loads((opened.metadata() or {})["manifest"])
-        found = manifest["format"], manifest["format_version"]
-        if found == (FORMAT, FORMAT_VERSION):
-            _require_parts(manifest)
-            return manifest
-    raise PolicyError(
-        f"{str(source)!r} has format {found[0]!r} version {found[1]!r}; this version of metta reads "
-        f"{FORMAT!r} version {FORMAT_VERSION}"
-    )
+    """What a policy file says about itself; the weights are not read, and nothing is verified by them."""
+    return _read_header(Path(path))[0]
+
+
+def policy_shapes(path: str | os.PathLike[str]) -> list[tuple[int, ...]]:
+    """Shapes of a policy file's tensors, which are not read."""
+    return [place.shape for place in _read_header(Path(path))[1].places.values()]
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a policy file, in memory of their own."""
-    with _opened(Path(path)) as opened:
-        return {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118  # not a mapping
+    """The tensors of a policy file, in memory of their own, as they were written."""
+    return _verified(Path(path), *_read_header(Path(path)))
 
 
-def _require_parts(manifest: dict[str, Any]) -> None:
-    strings = ("policy_architecture", "policy_hash", "action_space")
-    wrong = [part for part in strings if not isinstance(manifest[part], str)]
-    if wrong or not isinstance(manifest["metadata"], dict):
-        raise TypeError(f"its manifest has wrong types: {wrong or ['metadata']}")
+def _verified(source: Path, manifest: dict[str, Any], found: TensorFile) -> dict[str, Tensor]:
+    try:
+        verify_content(source, found, manifest)
+        tensors = load_announced(source, found)
+    except UnsafeFileError as error:
+        raise PolicyError(str(error)) from error
+    broken = _not_finite(tensors)
+    if broken:
+        raise PolicyError(
+            f"{str(source)!r} holds no usable policy: {brief(broken)} are NaN or infinite"
+        )
+    return tensors
 
 
-@contextlib.contextmanager
-def _opened(source: Path) -> Iterator[Any]:
-    """An open policy file; whatever cannot be read in it is a `PolicyError`."""
+def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    return [
+        name
+        for name, value in tensors.items()
+        if value.is_floating_point() and not bool(value.isfinite().all())
+    ]
+
+
+def _read_header(source: Path) -> tuple[dict[str, Any], TensorFile]:
+    """The manifest and the tensors' places; whatever is wrong with them is a `PolicyError`."""
     if not source.is_file():
         raise PolicyError(f"there is no policy file {str(source)!r}")
     try:
-        with safetensors.safe_open(source, framework="pt") as opened:
-            yield opened
-    except (*_UNREADABLE, safetensors.SafetensorError) as error:
+        found = check_tensor_file(source)
+    except UnsafeFileError as error:
+        raise PolicyError(str(error)) from error
+    try:
+        manifest = parse_json(found.metadata["manifest"], allow_nan=True)
+        version = manifest["format"], manifest["format_version"]
+        if version == (FORMAT, FORMAT_VERSION):
+            _require_parts(manifest)
+            return manifest, found
+    except (KeyError, TypeError, ValueError) as error:
         raise PolicyError(f"{str(source)!r} is not a policy written by metta: {error}") from error
+    raise PolicyError(
+        f"{str(source)!r} has format {brief(version[0])} version {brief(version[1])}; this version of "
+        f"metta reads {FORMAT!r} version {FORMAT_VERSION}"
+    )
+
+
+def _require_parts(manifest: dict[str, Any]) -> None:
+    wrong = [part for part, kind in _PARTS.items() if not isinstance(manifest[part], kind)]
+    if wrong:
+        raise TypeError(f"its manifest has wrong types: {wrong}")
+    unknown = sorted(manifest.keys() - _PARTS.keys() - {"format", "format_version", CONTENT_KEY})
+    if unknown:
+        raise ValueError(f"its manifest says more than is known here: {brief(unknown)}")

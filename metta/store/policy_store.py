@@ -1,40 +1,50 @@
 """`PolicyStore`: saved policies, found by path, by URI or by run."""
 
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import safetensors
+import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import nn
 
-from metta.agent.factory import as_policy, make_policy
+from metta.agent.factory import as_policy, build_network, make_policy
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
 from metta.envs.factory import make_vec_env
-from metta.errors import CheckpointError, ConfigError, PolicyError
+from metta.errors import CheckpointError, ConfigError, PolicyError, UnsafeFileError
 from metta.store.checkpoint_files import (
     MANIFEST_FILE,
     POLICY_FILE,
     CheckpointEntry,
     check_file,
+    checkpoint_folders,
     list_checkpoints,
     plain_metadata,
     read_entry,
+    score_of,
 )
-from metta.store.policy_file import FrozenPolicy, load_weights, read_policy_manifest, save_policy
+from metta.store.policy_file import (
+    FrozenPolicy,
+    check_pin,
+    load_weights,
+    policy_shapes,
+    read_policy_manifest,
+    save_policy,
+)
 from metta.store.retention import best_of
+from metta.store.safe_paths import NAME, check_name, path_of, plain_path, safe_join
 from metta.train.train_config import AgentConfig
 
 __all__ = ["PolicyStore", "path_of", "record_of_checkpoint", "spaces_of"]
 
 _SUFFIX = ".safetensors"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_SELECTOR = re.compile(rf"(?P<run>{_NAME.pattern}):(?P<which>latest|best|v\d+)")
+_SELECTOR = re.compile(rf"(?P<run>{NAME.pattern}):(?P<which>latest|best|v[0-9]{{1,15}})")
 
 
 class PolicyStore:
@@ -50,7 +60,7 @@ class PolicyStore:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root).absolute()
+        self.root = plain_path(root)
 
     def save(
         self,
@@ -65,8 +75,7 @@ class PolicyStore:
         `metadata` is plain data. With the agent's settings under ``agent`` and a ``score`` the policy can
         be rebuilt from the file alone and take part in `best`.
         """
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} cannot name a policy; use letters, digits and . _ -")
+        check_name(name, "the policy's name")
         about = plain_metadata(metadata or {})
         about |= {"name": name, "epoch": int(epoch), "agent_step": int(agent_step)}
         target = self.root / f"{name}_{epoch:06d}{_SUFFIX}"
@@ -96,16 +105,33 @@ class PolicyStore:
         """The record with the highest `score` in its metadata; None where nothing was scored."""
         return best_of(self.list())
 
-    def find(self, uri: str | os.PathLike[str]) -> PolicyRecord:
-        """The record that a URI, path or selector names; the policy is not loaded."""
-        path = self._resolve(str(uri))
-        if path.is_dir() and (path / MANIFEST_FILE).is_file():
+    def top(self, count: int) -> Sequence[PolicyRecord]:
+        """The records with the `count` highest scores, best first, the newer of equals before the older."""
+        newest_first = reversed(self.list())
+        scores = ((score_of(record.metadata), record) for record in newest_first)
+        scored = [(score, record) for score, record in scores if score is not None]
+        scored.sort(key=lambda pair: -pair[0])
+        return [record for _, record in scored[: max(count, 0)]]
+
+    def find(self, uri: str | os.PathLike[str], *, sha256: str | None = None) -> PolicyRecord:
+        """The record that a URI, path or selector names; the policy is not loaded.
+
+        `sha256` pins the policy's file: one with another digest is refused.
+        """
+        record = self._find(str(uri))
+        check_pin(_file_of(record), sha256)
+        return record
+
+    def _find(self, uri: str) -> PolicyRecord:
+        path = self._resolve(uri)
+        if _is_checkpoint(path):
             entry = read_entry(path)
             check_file(entry.policy_file)
             return record_of_checkpoint(entry)
         if path.is_dir():
-            return _require(_store_in(path).latest(), str(uri), "no policy is saved there")
-        if path.name == POLICY_FILE and (path.parent / MANIFEST_FILE).is_file():
+            latest = _require(_store_in(path).latest(), uri, "no policy is saved there")
+            return _inside(path, latest, uri)
+        if path.name == POLICY_FILE and _is_checkpoint(path.parent):
             check_file(path)
         return _record_of_file(path)
 
@@ -114,17 +140,19 @@ class PolicyStore:
         uri: str | os.PathLike[str],
         env: Any = None,
         policy: nn.Module | None = None,
+        *,
+        sha256: str | None = None,
     ) -> PolicyRecord:
         """The record with its policy, rebuilt or put into `policy`.
 
         `env` is anything that has or makes spaces: an id, an environment, a `VecEnv`. Built-in agents are
-        rebuilt from the settings in the file; a module of your own is passed as `policy`.
+        rebuilt from the settings in the file; a module of your own is passed as `policy`. `sha256` pins
+        the policy's file, as for `find`.
         """
-        record = self.find(uri)
+        record = self.find(uri, sha256=sha256)
         record.policy = self._build(record, env, policy)
-        source = path_of(record.uri)
         try:
-            load_weights(source / POLICY_FILE if source.is_dir() else source, record.policy)
+            load_weights(_file_of(record), record.policy, sha256=sha256)
         except PolicyError as error:
             if policy is not None or record.metadata.get("agent"):
                 raise
@@ -142,10 +170,12 @@ class PolicyStore:
                 f"{record.uri!r} does not hold the spaces of its environment; load it with env= (an id or "
                 "an environment) or with policy= (a Policy of the same architecture)"
             )
-        config = _agent_config(record)
+        config, needed = _agent_config(record), spaces_of(env)
         if policy is not None:
-            return as_policy(policy, *spaces_of(env), config, seed=0)
-        return make_policy(*spaces_of(env), config)
+            return as_policy(policy, *needed, config, seed=0)
+        if record.metadata.get("agent"):  # the default is small
+            _require_fit(record, config, needed)
+        return make_policy(*needed, config)
 
     def _resolve(self, uri: str) -> Path:
         selector = _SELECTOR.fullmatch(uri)
@@ -154,26 +184,22 @@ class PolicyStore:
         scheme, separator, _ = uri.partition("://")
         if separator and scheme != "file":
             raise PolicyError(
-                f"{uri!r} has the scheme {scheme!r}; policies are read from file://..., from a path, or by "
-                "run:latest, run:best and run:v120"
+                f"{uri[:200]!r} has the scheme {scheme[:40]!r}; policies are read from file://..., from a "
+                "path, or by run:latest, run:best and run:v120"
             )
         path = path_of(uri)
-        if not path.exists():
-            raise PolicyError(f"there is no policy {uri!r}: {str(path)!r} does not exist")
-        return path
+        try:
+            if path.exists():
+                return path
+        except OSError as error:  # a name that is too long, for example
+            raise PolicyError(f"{uri[:200]!r} names no policy: {error.strerror}") from error
+        raise PolicyError(f"there is no policy {uri!r}: {str(path)!r} does not exist")
 
     def _select(self, uri: str, run: str, which: str) -> PolicyRecord:
         folder = self.root / run
         if not folder.is_dir():
             raise PolicyError(f"{uri!r} names the run {run!r}, but {str(folder)!r} does not exist")
-        store = _store_in(folder)
-        if which == "latest":
-            return _require(store.latest(), uri, "no policy is saved there")
-        if which == "best":
-            return _require(store.best(), uri, "no policy there has a score; use run:latest")
-        found = [record for record in store.list() if record.epoch == int(which[1:])]
-        epochs = sorted({record.epoch for record in store.list()})
-        return _require(next(reversed(found), None), uri, f"saved epochs are {epochs}")
+        return _inside(folder, _selected(_store_in(folder), uri, which), uri)
 
 
 def spaces_of(env: Any) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
@@ -190,7 +216,7 @@ def spaces_of(env: Any) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
 def record_of_checkpoint(entry: CheckpointEntry) -> PolicyRecord:
     """The policy inside a checkpoint, as a record."""
     name = entry.metadata.get("name") or entry.path.name
-    uri = entry.path.as_uri()
+    uri = plain_path(entry.path).as_uri()
     return PolicyRecord(uri, str(name), entry.epoch, entry.agent_step, dict(entry.metadata))
 
 
@@ -199,7 +225,7 @@ def _record_of_file(path: Path) -> PolicyRecord:
     name = str(metadata.get("name") or path.stem)
     counts = [metadata.get(key) for key in ("epoch", "agent_step")]  # a file of one's own has none
     epoch, agent_step = (count if isinstance(count, int) else 0 for count in counts)
-    return PolicyRecord(path.absolute().as_uri(), name, epoch, agent_step, metadata)
+    return PolicyRecord(plain_path(path).as_uri(), name, epoch, agent_step, metadata)
 
 
 def _agent_config(record: PolicyRecord) -> AgentConfig:
@@ -218,10 +244,54 @@ def _store_in(folder: Path) -> PolicyStore:
     return PolicyStore(inside if inside.is_dir() else folder)
 
 
-def path_of(uri: str) -> Path:
-    """The path behind ``file://...``, or a bare path, made absolute."""
-    path = Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else Path(uri)
-    return path.absolute()
+def _selected(store: PolicyStore, uri: str, which: str) -> PolicyRecord:
+    if which == "latest":
+        return _require(store.latest(), uri, "no policy is saved there")
+    if which == "best":
+        return _require(store.best(), uri, "no policy there has a score; use run:latest")
+    records = store.list()
+    found = [record for record in records if record.epoch == int(which[1:])]
+    epochs = sorted({record.epoch for record in records})
+    return _require(next(reversed(found), None), uri, f"saved epochs are {epochs}")
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """By a manifest, or where it is gone by the name."""
+    return os.path.lexists(path / MANIFEST_FILE) or path in checkpoint_folders(path.parent)
+
+
+def _inside(folder: Path, record: PolicyRecord, uri: str) -> PolicyRecord:
+    """Refuse what was found in a folder but lies elsewhere: a run from others may hold links."""
+    try:
+        safe_join(folder, os.path.relpath(_file_of(record), folder))
+    except UnsafeFileError as error:
+        raise PolicyError(f"{uri!r} names no policy: {error}") from error
+    return record
+
+
+def _file_of(record: PolicyRecord) -> Path:
+    path = path_of(record.uri)
+    return path / POLICY_FILE if path.is_dir() else path
+
+
+def _require_fit(
+    record: PolicyRecord,
+    config: AgentConfig,
+    needed: tuple[spaces.Space[Any], spaces.Space[Any]],
+) -> None:
+    """Refuse settings of a file that ask for more memory than the file has weights."""
+    shapes = policy_shapes(_file_of(record))
+    numbers = sum(math.prod(shape) for shape in shapes)
+    if config.num_layers <= len(shapes) and config.hidden_size <= min(numbers, 2**24):
+        with torch.device("meta"):  # shapes without memory
+            network = build_network(*needed, config, seed=0)
+        if sum(parameter.numel() for parameter in network.parameters()) <= numbers:
+            return
+    raise PolicyError(
+        f"{record.uri!r} does not fit: it holds {numbers} numbers, fewer than its agent has in this "
+        f"environment: "
+        f"{config.num_layers} layers of {config.hidden_size}"
+    )
 
 
 def _require(record: PolicyRecord | None, uri: str, why: str) -> PolicyRecord:

@@ -1,21 +1,17 @@
 """Which checkpoints are kept."""
 
 import os
-import shutil
-import uuid
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from metta.agent.policy_record import PolicyRecord
-from metta.store.checkpoint_files import (
-    MANIFEST_FILE,
-    TEMPORARY,
-    CheckpointEntry,
-    checkpoint_folders,
-    list_checkpoints,
-    score_of,
-)
+from metta.errors import CheckpointError, MettaWarning
+from metta.files import TEMPORARY, remove_folders
+from metta.store.checkpoint_files import checkpoint_folders, verify_checkpoint
+from metta.store.checkpoint_manifest import MANIFEST_FILE, CheckpointEntry, read_entry, score_of
 
 __all__ = ["best_of", "prune_checkpoints"]
 
@@ -32,41 +28,105 @@ def prune_checkpoints(
     """Remove checkpoints that nobody asked to keep; returns their paths.
 
     Kept are the newest `keep_last`, those whose epoch is a multiple of `keep_every` (0: none), and the
-    one with the best score; and `newest`, which was just written, perhaps below the epoch of older ones
-    that cannot be read. What a crash left unfinished goes too. Each folder loses its name before
-    its content, so that nobody ever finds half a checkpoint.
+    one with the best score; and `newest`, which was just written and verified, perhaps below the epoch
+    of older ones that cannot be read. Damaged ones do not count, so that none that is whole has to go
+    for them; they stay, with a warning, until they are older than all that is kept. What a crash left
+    unfinished goes too. A failure is an OSError, and harms nothing that is kept.
     """
-    entries = list_checkpoints(folder)
-    kept = {entry.path.name for entry in _wanted(entries, max(keep_last, 1), keep_every)}
-    kept |= set() if newest is None else {newest.name}
+    unfinished = _unfinished(Path(folder))
+    inspection = _Inspection(newest)
+    named = [path for path in checkpoint_folders(folder) if path not in unfinished]
+    entries = inspection.entries_of(path for path in named if not path.is_symlink())
+    wanted = _wanted(entries, max(keep_last, 1), keep_every, inspection.is_sound)
+    kept = {entry.path.name for entry in wanted} | inspection.trusted | inspection.damaged
     removed = [entry.path for entry in entries if entry.path.name not in kept]
-    for path in [*removed, *_unfinished(Path(folder))]:
-        hidden = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}-old")
-        path.rename(hidden)
-        shutil.rmtree(hidden)
+    if inspection.damaged:
+        warnings.warn(
+            f"{sorted(inspection.damaged)} in {str(folder)!r} cannot be read, and do not count among the "
+            "checkpoints that are kept",
+            MettaWarning,
+            stacklevel=2,
+        )
+    remove_folders([*removed, *unfinished])
     return removed
 
 
 def best_of(found: Sequence[Scored]) -> Scored | None:
     """The checkpoint or record with the highest score, the newest of equals; None without scores."""
-    scores = [(score_of(one.metadata), one) for one in found]
+    return next(_best_first(found), None)
+
+
+def _best_first(found: Sequence[Scored]) -> Iterator[Scored]:
+    scores = [(score_of(one.metadata), one) for one in reversed(found)]
     scored = [(score, one) for score, one in scores if score is not None]
-    return max(reversed(scored), key=lambda pair: pair[0], default=(0.0, None))[1]
+    for _, one in sorted(scored, key=lambda pair: pair[0], reverse=True):
+        yield one
 
 
 def _wanted(
-    entries: Sequence[CheckpointEntry], keep_last: int, keep_every: int
+    entries: Sequence[CheckpointEntry],
+    keep_last: int,
+    keep_every: int,
+    is_sound: Callable[[CheckpointEntry], bool],
 ) -> list[CheckpointEntry]:
-    newest = list({entry.epoch: entry for entry in entries}.values())  # a later one supersedes
-    best = best_of(newest)
+    """Reads as few of them as the rule needs."""
+    current = _last_of_each_epoch(entries, is_sound)
     return [
-        *newest[-keep_last:],
-        *(entry for entry in newest if keep_every and entry.epoch % keep_every == 0),
-        *([best] if best is not None else []),
+        *islice(filter(is_sound, reversed(current)), keep_last),
+        *(entry for entry in current if keep_every and entry.epoch % keep_every == 0),
+        *islice(filter(is_sound, _best_first(current)), 1),
     ]
 
 
+def _last_of_each_epoch(
+    entries: Sequence[CheckpointEntry], is_sound: Callable[[CheckpointEntry], bool]
+) -> list[CheckpointEntry]:
+    """A later checkpoint of an epoch supersedes those before it, if it is sound."""
+    last: dict[int, CheckpointEntry] = {}
+    for entry in entries:
+        if entry.epoch not in last or is_sound(entry):
+            last[entry.epoch] = entry
+    return list(last.values())
+
+
+class _Inspection:
+    """Tells sound checkpoints from damaged ones; each is read once, and `newest` not again."""
+
+    def __init__(self, newest: Path | None) -> None:
+        self.trusted = set() if newest is None else {newest.name}
+        self.damaged: set[str] = set()
+        self._read: set[str] = set()
+
+    def entries_of(self, paths: Iterator[Path]) -> list[CheckpointEntry]:
+        """Checkpoints that look complete."""
+        entries = []
+        for path in paths:
+            try:
+                entries.append(read_entry(path))
+            except CheckpointError:
+                self.damaged.add(path.name)
+        return entries
+
+    def is_sound(self, entry: CheckpointEntry) -> bool:
+        """Whether every byte is as it was written."""
+        name = entry.path.name
+        if name not in self.trusted | self._read:
+            self._read.add(name)
+            try:
+                verify_checkpoint(entry.path)
+            except CheckpointError:
+                self.damaged.add(name)
+        return name not in self.damaged
+
+
 def _unfinished(folder: Path) -> list[Path]:
-    left = [path for path in folder.glob(f"{TEMPORARY}*") if path.is_dir()]
-    nameless = [p for p in checkpoint_folders(folder) if not (p / MANIFEST_FILE).exists()]
-    return [*left, *nameless]
+    """What was never finished, or never wholly removed; a link is nobody's leftover."""
+    named = [path for path in checkpoint_folders(folder) if not _has_manifest(path)]
+    inside = folder.iterdir() if folder.is_dir() else ()
+    left = [path for path in inside if path.name.startswith(TEMPORARY) and path.is_dir()]
+    return [path for path in [*left, *named] if not path.is_symlink()]
+
+
+def _has_manifest(path: Path) -> bool:
+    """Listed rather than looked up: a disk that fails must not pass for a missing file."""
+    return any(inside.name == MANIFEST_FILE for inside in path.iterdir())

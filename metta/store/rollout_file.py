@@ -1,10 +1,7 @@
 """Rollout files: safetensors columns with a JSON manifest, memory-mapped when they are read."""
 
-import functools
-import importlib.metadata
 import json
 import os
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,23 +10,18 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from metta.errors import RolloutError
+from metta.errors import RolloutError, UnsafeFileError
 from metta.files import atomic_write
 from metta.rollout import Rollout
+from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
+from metta.store.safe_json import brief, parse_json
+from metta.store.safe_read import TensorFile, check_tensor_file, refuse_false_booleans
 
-__all__ = ["Rollout", "library_versions", "load_rollout", "save_rollout"]
+__all__ = ["Rollout", "load_rollout", "save_rollout"]
 
 FORMAT = "metta-rollout"
 FORMAT_VERSION = 1
-
-
-@functools.cache
-def library_versions() -> dict[str, str]:
-    """Versions that decide the bits of a run."""
-    packages = ("metta-rl", "torch", "numpy", "gymnasium")
-    return {"python": platform.python_version()} | {
-        package: importlib.metadata.version(package) for package in packages
-    }
+_PARTS = {"format", "format_version", "columns", "source"}
 
 
 def save_rollout(path: str | os.PathLike[str], data: Mapping[str, Tensor]) -> Path:
@@ -49,6 +41,13 @@ def save_rollout(path: str | os.PathLike[str], data: Mapping[str, Tensor]) -> Pa
         "source": getattr(data, "manifest", {}),
     }
     tensors = _own_memory(data)
+    try:
+        manifest = parse_json(
+            json.dumps(manifest), allow_nan=True
+        )  # what will be read is what counts
+        manifest[CONTENT_KEY] = sha256_of_tensors(manifest, tensors)
+    except ValueError as error:
+        raise RolloutError(f"the rollout cannot be saved as {str(path)!r}: {error}") from error
     metadata = {"manifest": json.dumps(manifest)}
     return atomic_write(
         path, lambda target: safetensors.torch.save_file(tensors, target, metadata=metadata)
@@ -56,29 +55,40 @@ def save_rollout(path: str | os.PathLike[str], data: Mapping[str, Tensor]) -> Pa
 
 
 def load_rollout(path: str | os.PathLike[str]) -> Rollout:
-    """A rollout from a file, its tensors mapped from disk and read when they are used."""
+    """A rollout from a file, its tensors mapped from disk and taken into memory when they are used.
+
+    The file is read through once, block by block, to see that it is as it was written.
+    """
     source = Path(path)
     if not source.is_file():
         raise RolloutError(f"there is no rollout file {str(source)!r}")
     try:
+        found = check_tensor_file(source)
+        manifest = _manifest(found.metadata, source)
+        _require_columns(found, manifest["columns"], source)
+        verify_content(source, found, manifest)
         with safetensors.safe_open(source, framework="pt") as opened:
-            manifest = _manifest(opened.metadata(), source)
-            columns = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a mapping
-    except (OSError, safetensors.SafetensorError) as error:
+            columns = {name: opened.get_tensor(name) for name in found.places}
+        refuse_false_booleans(source, columns)
+    except (OSError, UnsafeFileError, safetensors.SafetensorError) as error:
         raise RolloutError(
-            f"{str(source)!r} is not a rollout file or is damaged ({error}); "
-            "rollout files are written by save_rollout. For a dict saved with torch.save use "
-            "torch.load(path, weights_only=True) and pass the dict to learn()"
+            f"{str(source)!r} is not a rollout file or is damaged; rollout files are written by "
+            f"save_rollout: {error}"
         ) from error
-    found = {name: list(column.shape) for name, column in columns.items()}
-    if found != manifest["columns"]:
+    return Rollout(columns, manifest["source"])
+
+
+def _require_columns(found: TensorFile, announced: Mapping[str, Any], source: Path) -> None:
+    shapes = {name: list(place.shape) for name, place in found.places.items()}
+    if shapes != announced:
         names = sorted(
             name
-            for name in found.keys() | manifest["columns"].keys()
-            if found.get(name) != manifest["columns"].get(name)
+            for name in shapes.keys() | announced.keys()
+            if shapes.get(name) != announced.get(name)
         )
-        raise RolloutError(f"{str(source)!r} is damaged: columns {names} are not as announced")
-    return Rollout(columns, manifest["source"])
+        raise RolloutError(
+            f"{str(source)!r} is damaged: columns {brief(names)} are not as announced"
+        )
 
 
 def _own_memory(data: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -93,15 +103,16 @@ def _own_memory(data: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def _manifest(metadata: Mapping[str, str] | None, source: Path) -> dict[str, Any]:
+def _manifest(metadata: Mapping[str, str], source: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads((metadata or {})["manifest"])
+        manifest: dict[str, Any] = parse_json(metadata["manifest"], allow_nan=True)
         version = int(manifest["format_version"])
         known = manifest["format"] == FORMAT
         # another version may hold something else
         if version == FORMAT_VERSION:
+            known = known and manifest.keys() - {CONTENT_KEY} == _PARTS
             known = known and all(isinstance(manifest[key], dict) for key in ("columns", "source"))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RolloutError(_not_ours(source)) from error
     if not known:
         raise RolloutError(_not_ours(source))

@@ -10,9 +10,13 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from metta.errors import ConfigError, RunLockedError
+from metta.errors import ConfigError, RunLockedError, UnsafeFileError
+from metta.store.safe_json import read_json
+from metta.store.safe_paths import safe_join
 
 __all__ = ["RunDirectory"]
+
+_MOST_LOCK_BYTES = 4096
 
 
 class RunDirectory:
@@ -105,16 +109,18 @@ class RunDirectory:
             self.release()
 
     def acquire(self) -> None:
-        """Create the folder and take its lock.
+        """Create the folder, for its owner's eyes only, and take its lock.
 
-        Raises `RunLockedError` where another trainer holds it, and `ConfigError` where the folder cannot
-        be written.
+        A folder that exists keeps its permissions. Raises `RunLockedError` where another trainer holds
+        it, `ConfigError` where it cannot be written, and `UnsafeFileError` where a part of it is a link
+        that leads out of it.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._refuse_links()
             self._try_to_write()
             # not inherited by the programs that this process starts: a worker must not outlive the lock
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(self.lock_file, flags, 0o644)
         except OSError as error:
             raise self._not_writable(error) from error
@@ -131,6 +137,12 @@ class RunDirectory:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # also where a forked child holds it open
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _refuse_links(self) -> None:
+        """A run from others must not make us write, cut or remove files that lie elsewhere."""
+        for path in self.path.iterdir():
+            if path.is_symlink():
+                safe_join(self.path, path.name)
 
     def _take(self, descriptor: int) -> None:
         try:
@@ -152,9 +164,9 @@ class RunDirectory:
 
     def _holder(self) -> str:
         try:
-            about = json.loads(self.lock_file.read_text())
+            about = read_json(self.lock_file, max_bytes=_MOST_LOCK_BYTES)
             return f"process {about['pid']} on {about['host']}, since {about['started']}"
-        except (OSError, ValueError, KeyError, TypeError):
+        except (UnsafeFileError, KeyError, TypeError):
             return "it has only just begun and did not say yet who it is"
 
     def _try_to_write(self) -> None:

@@ -13,6 +13,8 @@ from metta.errors import StateError
 __all__ = ["copy_state", "pack_state", "unpack_state"]
 
 _TAG = "$"
+_DEEPEST = 28
+"""Levels of JSON that a packed state may take; readers stop at 32, and the files around it take some."""
 _Tensors = dict[str, Tensor]
 
 
@@ -35,14 +37,18 @@ def pack_state(value: Any) -> tuple[Any, _Tensors]:
     """A tree as JSON data, and the tensors it refers to by name; each has memory of its own.
 
     Trees are mappings (with keys that are strings or integers), lists, tuples, tensors, arrays and
-    plain values. Anything else is a `StateError` that names the place.
+    plain values. Anything else is a `StateError` that names the place, and so are trees too deep to be
+    read again.
     """
     tensors: _Tensors = {}
-    return _pack(value, "", tensors), tensors
+    return _pack(value, "", tensors, 1), tensors
 
 
 def unpack_state(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The tree that `pack_state` was given; data of another making raises KeyError or TypeError."""
+    """The tree that `pack_state` was given; data of another making is a KeyError, TypeError or ValueError.
+
+    `packed` comes from `read_json`, which bounds how deep it is.
+    """
     if isinstance(packed, list):
         return [unpack_state(item, tensors) for item in packed]
     if not isinstance(packed, dict):
@@ -54,6 +60,8 @@ def unpack_state(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _unpack_tagged(tag: str, content: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if tag in ("$tensor", "$array", "$float") and not isinstance(content, str):
+        raise TypeError(f"{tag} is followed by a {type(content).__name__}, not by a text")
     if tag == "$tensor":
         return tensors[content]
     if tag == "$array":
@@ -67,29 +75,34 @@ def _unpack_tagged(tag: str, content: Any, tensors: Mapping[str, Tensor]) -> Any
     raise KeyError(f"unknown tag {tag!r}")
 
 
-def _pack(value: Any, path: str, tensors: _Tensors) -> Any:
+def _pack(value: Any, path: str, tensors: _Tensors, level: int) -> Any:
+    if level > _DEEPEST:
+        raise StateError(
+            f"{path[:400]} is nested too deep to be saved, or holds itself; flatten the state"
+        )
     if isinstance(value, Tensor):
         return {"$tensor": _put(value, path, tensors)}
     if isinstance(value, np.ndarray | np.generic):
         return {"$array": _put(_as_tensor(value, path), path, tensors)}
     if isinstance(value, Mapping):
-        return _pack_mapping(value, path, tensors)
+        return _pack_mapping(value, path, tensors, level)
     if isinstance(value, list | tuple):
-        items = [_pack(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        below = level + (1 if isinstance(value, list) else 2)
+        items = [_pack(item, f"{path}/{index}", tensors, below) for index, item in enumerate(value)]
         return items if isinstance(value, list) else {"$tuple": items}
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": str(value)}
     return _plain(value, path)
 
 
-def _pack_mapping(value: Mapping[Any, Any], path: str, tensors: _Tensors) -> Any:
-    items = {key: _pack(item, f"{path}/{key}", tensors) for key, item in value.items()}
-    for key in items:
+def _pack_mapping(value: Mapping[Any, Any], path: str, tensors: _Tensors, level: int) -> Any:
+    for key in value:
         if not isinstance(key, str | int) or isinstance(key, bool):
             raise StateError(f"{path or 'the state'} has the key {key!r}; use strings or integers")
-    if all(isinstance(key, str) and not key.startswith(_TAG) for key in items):
-        return items
-    return {"$items": [[key, item] for key, item in items.items()]}
+    is_plain = all(isinstance(key, str) and not key.startswith(_TAG) for key in value)
+    below = level + (1 if is_plain else 3)
+    items = {key: _pack(item, f"{path}/{key}", tensors, below) for key, item in value.items()}
+    return items if is_plain else {"$items": [[key, item] for key, item in items.items()]}
 
 
 def _put(tensor: Tensor, path: str, tensors: _Tensors) -> str:

@@ -5,10 +5,11 @@ import functools
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from metta.train.problems import as_error, explain
+from metta.train.problems import as_error, explain, raise_broken
+from metta.train.rules import secret_rules
 from metta.train.schema import MAX_INTEGER
 
 __all__ = [
@@ -43,6 +44,7 @@ Config = TypeVar("Config")
 )
 def config_class(cls: type[Config]) -> type[Config]:
     """A frozen, keyword-only, validated dataclass whose problems are a `ConfigError`."""
+    cls._holds_no_secret = model_validator(mode="after")(_holds_no_secret)  # type: ignore[attr-defined]  # added here
     built: Any = dataclass(kw_only=True, frozen=True, config=STRICT)(cls)
     construct = built.__init__
 
@@ -55,3 +57,8 @@ def config_class(cls: type[Config]) -> type[Config]:
 
     built.__init__ = checked
     return cast(type[Config], built)
+
+
+def _holds_no_secret(config: Config) -> Config:
+    raise_broken(secret_rules(config))
+    return config

@@ -7,6 +7,7 @@ from typing import Any
 
 from metta.errors import ConfigError
 from metta.files import sha256_of
+from metta.secrets import scrub_all
 from metta.train.field_docs import setting_docs
 from metta.train.origins import COMMAND_LINE, DEFAULT, Origin
 from metta.train.presets import find_preset
@@ -86,9 +87,12 @@ class Resolved:
         )
 
     def provenance(self) -> dict[str, Any]:
-        """Every setting with its value, its origin and what it overrode, as JSON-ready data."""
+        """Every setting with its value, its origin and what it overrode, as JSON-ready data.
+
+        What was overridden was not checked for secrets; it is without them here.
+        """
         values = setting_values(self.config)
-        return {
+        found = {
             "settings": {
                 path: {
                     "value": plain_data(values[path], path),
@@ -102,6 +106,8 @@ class Resolved:
             },
             "files": dict(self.files),
         }
+        scrubbed: dict[str, Any] = scrub_all(found)
+        return scrubbed
 
 
 def resolve(

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from metta.errors import ConfigError, did_you_mean
+from metta.secrets import scrub
 from metta.train.origins import Origin
 from metta.train.schema import groups_of, leaves_of
 
@@ -53,12 +54,12 @@ def raise_broken(rules: Sequence[BrokenRule]) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value for a message: on one line, and never long."""
+    """A value for a message: on one line, never long, and without secrets."""
     try:
         text = repr(str(value) if isinstance(value, str) else value)
     except Exception as error:  # noqa: BLE001 - the value is anyone's, and its repr may do anything
         text = f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
-    text = " ".join(text.split())
+    text = scrub(" ".join(text.split()))
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 

@@ -1,18 +1,22 @@
-"""Rules over several settings: sizes that must divide each other, with the nearest sizes that do."""
+"""Rules beyond single ranges: sizes that must divide each other, and secrets that must not be written."""
 
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from metta.errors import ConfigError
+from metta.secrets import exposure, looks_secret
 from metta.train.batch_sizing import check_minibatch_size, nearest_divisors
 from metta.train.problems import BrokenRule
 
 if TYPE_CHECKING:
     from metta.train.train_config import RolloutConfig, TrainingConfig
 
-__all__ = ["group_rules", "is_recurrent", "size_rules"]
+__all__ = ["group_rules", "is_recurrent", "secret_rules", "size_rules"]
 
 _RECURRENT = ("lstm", "gru")
 _LARGEST_BATCH = 10**12
+_DEEPEST = 32
 
 
 def group_rules(rollout: "RolloutConfig") -> list[BrokenRule]:
@@ -23,6 +27,37 @@ def group_rules(rollout: "RolloutConfig") -> list[BrokenRule]:
     legal = groups * max(1, round(envs / groups))
     text = f"num_envs={envs} does not split into num_groups={groups} equal groups; try num_envs={legal}"
     return [BrokenRule(("rollout.num_envs", "rollout.num_groups"), text)]
+
+
+def secret_rules(config: Any) -> list[BrokenRule]:
+    """Texts in a configuration's own fields that must not be written to a file."""
+    found = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        advice = "give env:NAME, and set the environment variable NAME where metta is started"
+        if not isinstance(value, Mapping):
+            advice = "leave that part out"
+        for place, why in _exposed(value, ""):
+            what = repr(place) if place else "the value"
+            text = f"{what} {why}, and settings are written to files; {advice}"
+            found.append(BrokenRule((field.name,), text))
+    return found
+
+
+def _exposed(value: Any, place: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Where below a setting there is something to hide, and why; mappings may hold themselves."""
+    if isinstance(value, str | bytes):
+        why = exposure(place, value if isinstance(value, str) else value.decode(errors="replace"))
+        if why:
+            yield place, why
+    elif isinstance(value, Mapping) and depth < _DEEPEST:
+        for name, part in value.items():
+            # what lies below a secret name is secret, whatever its own name is
+            below = place if looks_secret(place) else f"{place}.{name}" if place else str(name)
+            yield from _exposed(part, below, depth + 1)
+    elif isinstance(value, list | tuple) and depth < _DEEPEST:
+        for part in value:
+            yield from _exposed(part, place, depth + 1)
 
 
 def is_recurrent(config: "TrainingConfig") -> bool:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
-from metta.train.fields import Count, Interval, NonNegative, Positive, config_class
+from metta.train.fields import Count, Fraction, Interval, NonNegative, Positive, config_class
 
 __all__ = [
     "CheckpointConfig",
@@ -36,6 +36,13 @@ class CheckpointConfig:
     """Newest checkpoints that are kept."""
     keep_every: Interval = 0
     """Epochs whose multiples are kept for good; 0: none."""
+    rescue_share: Fraction = 0.005
+    """Share of the time that may go into keeping the run in memory between checkpoints, to be saved if it
+    fails; 0: none, 1: before every epoch."""
+    env_restore: Literal["auto", "snapshot", "replay", "sync_reset", "boundary"] = "auto"
+    """How environments come back in a resumed run: `auto` takes the best that works, by trying it;
+    `sync_reset` begins fresh episodes after every checkpoint, so that any seedable environment is exact;
+    `boundary` begins fresh episodes when a run is resumed."""
 
 
 @config_class

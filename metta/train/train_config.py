@@ -145,6 +145,10 @@ class RolloutConfig:
     """Time after which a worker that does not answer counts as hung."""
     start_timeout_seconds: Positive = 300.0
     """The same for making and resetting environments, which may take longer."""
+    max_worker_restarts: Whole = 3
+    """How often within any hour workers that died or hung are started again; 0: never."""
+    on_env_error: Literal["fail", "restart"] = "fail"
+    """Whether an exception in an environment ends the run, or counts as the death of its worker."""
     auto_batch: bool = False
     """Choose `num_envs`, `horizon` and `minibatch_size` for this machine, except those that were set."""
 

@@ -10,13 +10,16 @@ import yaml
 
 from metta.errors import ConfigError
 from metta.files import atomic_write
+from metta.train.problems import shown
 from metta.train.values import Key, Text
 
 __all__ = ["dump_yaml", "parse_yaml", "read_inline", "read_yaml", "write_yaml"]
 
-_MOST_BYTES = 1 << 18
-_MOST_NODES = 20_000
+_MOST_BYTES = 1 << 17
+_MOST_NODES = 10_000
 _DEEPEST = 32
+"""What the parser goes through within a second; configurations take a hundredth of it."""
+_MOST_DIGITS = 400
 _EXPONENT_FLOAT = re.compile(r"^[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$")
 _STANDARD = "tag:yaml.org,2002:"
 _KINDS = {
@@ -160,7 +163,7 @@ def _mapping(node: yaml.MappingNode, name: str) -> dict[str, Any]:
         text = str(key.value)
         if text in lines:
             raise ConfigError(
-                f"{name}:{_line(key)}: {text!r} is already set on line {lines[text]}; keep one of them"
+                f"{name}:{_line(key)}: {shown(text)} is already set on line {lines[text]}; keep one of them"
             )
         lines[text] = _line(key)
         settings[Key(text, _line(key))] = _value_of(value, name)
@@ -170,14 +173,14 @@ def _mapping(node: yaml.MappingNode, name: str) -> dict[str, Any]:
 def _check_tag(node: yaml.Node, name: str, allowed: set[str]) -> None:
     if node.tag.removeprefix(_STANDARD) not in allowed:
         raise ConfigError(
-            f"{name}:{_line(node)}: the tag {node.tag!r} is not allowed; leave it out"
+            f"{name}:{_line(node)}: the tag {shown(node.tag)} is not allowed; leave it out"
         )
 
 
 def _ordinary(node: yaml.ScalarNode) -> Any:
     """What YAML makes of a scalar; dates stay texts, which is what JSON can hold."""
     kind = node.tag.removeprefix(_STANDARD)
-    if kind not in ("null", "bool", "int", "float"):
+    if kind not in ("null", "bool", "int", "float") or len(node.value) > _MOST_DIGITS:
         return node.value
     try:
         return getattr(_SCALAR_VALUES, f"construct_yaml_{kind}")(node)

@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,45 +14,9 @@ SCRIPTS = [ROOT / "setup.py", *sorted((ROOT / "examples").glob("*.py"))]
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-RUNS_CODE = {
-    "pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.load", "cloudpickle.loads",
-    "marshal.load", "marshal.loads", "shelve.open", "dill.load", "dill.loads", "joblib.load",
-    "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "numpy.load", "np.load",
-    "eval", "exec", "builtins.eval", "builtins.exec",
-}  # fmt: skip
-"""Calls that execute what they read."""
-
-MAY_RUN_CODE = {
-    # a worker process reads the environment factories that its own trainer wrote to its pipe
-    ("metta/envs/worker.py", "cloudpickle.loads"),
-}
-
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
-
-
-def dotted(node: ast.expr) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
-
-
-def calls_that_run_code(source: str) -> Iterator[tuple[int, str]]:
-    """Line and full name of each dangerous call, also where the function was imported or renamed."""
-    tree = ast.parse(source)
-    imported: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
-        elif isinstance(node, ast.ImportFrom):
-            imported |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute):
-            first, dot, rest = dotted(node).partition(".")
-            full = imported.get(first, first) + dot + rest
-            if full in RUNS_CODE:
-                yield node.lineno, full
 
 
 def tracked_files() -> list[Path]:
@@ -83,30 +46,6 @@ def test_files_and_functions_stay_short_when_they_grow(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
-
-
-def test_files_never_run_as_code_when_they_are_read() -> None:
-    found = {
-        (name_of(path), call)
-        for path in LIBRARY
-        for _, call in calls_that_run_code(path.read_text())
-    }
-    assert found == MAY_RUN_CODE
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("import torch\ntorch.load(path)", [(2, "torch.load")]),
-        ("from torch import load\nload(path)", [(2, "torch.load")]),
-        ("import pickle as p\nread = p.loads", [(2, "pickle.loads")]),
-        ("from yaml import load as read\nread(text)", [(2, "yaml.load")]),
-        ("eval(text)", [(1, "eval")]),
-        ("policy.eval()\nself.load(x)\nexecute(x)", []),
-    ],
-)
-def test_dangerous_calls_are_found_when_they_hide(source: str, found: list) -> None:
-    assert list(calls_that_run_code(source)) == found
 
 
 @pytest.mark.parametrize("path", [*LIBRARY, *SCRIPTS], ids=name_of)

@@ -15,12 +15,14 @@ from metta.rl.evaluator import PolicyEvaluator
 SMALL = ["num_envs=2", "n_steps=8", "n_epochs=1", "num_minibatches=1", "hidden_size=8"]
 
 
-def curve_of(folder: Path, rows: list[tuple[int, float | None]]) -> list[tuple[float, float]]:
+def curve_of(folder: Path, *parts: list[tuple[int, float | None]]) -> list[tuple[float, float]]:
+    """The curve of a run with epochs of 32 steps that went on before the first row of each part."""
     with EventLog(folder / "events.jsonl") as log:
-        log.append("run_start", {"name": "run"})
-        for step, reward in rows:
-            metrics = {} if reward is None else {"overview/reward": reward}
-            log.append("metrics", {"agent_step": step, "epoch": 0, "metrics": metrics})
+        for rows in parts:
+            log.append("run_start", {"name": "run", "from_epoch": rows[0][0] // 32 - 1})
+            for step, reward in rows:
+                metrics = {} if reward is None else {"overview/reward": reward}
+                log.append("metrics", {"agent_step": step, "epoch": step // 32, "metrics": metrics})
     curve = learning_curve(folder / "events.jsonl")
     return [(row["agent_step"], row["episode_return"]) for row in curve]
 
@@ -28,11 +30,11 @@ def curve_of(folder: Path, rows: list[tuple[int, float | None]]) -> list[tuple[f
 def test_the_curve_runs_forward_when_a_crash_made_rows_repeat(tmp_path: Path) -> None:
     first = [(32, 1.0), (64, 2.0), (96, 3.0), (128, 4.0), (160, 5.0)]
     again = [(128, 40.0), (160, 50.0), (192, 60.0)]
-    assert curve_of(tmp_path, [*first, *again]) == [*first[:3], *again]
+    assert curve_of(tmp_path, first, again) == [*first[:3], *again]
 
 
 def test_the_curve_begins_anew_when_the_run_did(tmp_path: Path) -> None:
-    assert curve_of(tmp_path, [(32, 1.0), (64, 2.0), (16, 7.0)]) == [(16, 7.0)]
+    assert curve_of(tmp_path, [(32, 1.0), (64, 2.0)], [(32, 7.0)]) == [(32, 7.0)]
 
 
 def test_the_newest_number_counts_when_a_step_has_two_rows(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from metta.envs import MultiprocessVecEnv, NativeVecEnv, SerialVecEnv, StepResult, VecEnv
+from metta.envs.row_spec import episode_seed
 from metta.envs.toy import (
     BufferReuseEnv,
     ContinuousTargetEnv,
@@ -142,8 +143,9 @@ def _tell(story: list[Any], result: StepResult, row: int, observed: dict[str, by
 def told_by_hand(
     factory: Factory, row: int, actions: np.ndarray, num_events: int, vec_env: VecEnv
 ) -> list[Any]:
-    """The same story from the environment itself."""
-    env, spec = factory(), vec_env.obs_spec
+    """The same story from the environment itself; vector environments seed the first episode only."""
+    env, spec, episode = factory(), vec_env.obs_spec, 0
+    every_episode_is_seeded = not isinstance(vec_env, NativeVecEnv)
 
     def seen(observation: Any) -> dict[str, bytes]:
         out = spec.zeros(1)
@@ -158,7 +160,9 @@ def told_by_hand(
         numbers = [{k: float(v) for k, v in info.items()}] if over and info else []
         story.append(("step", float(np.float32(reward)), terminated, truncated, after, numbers))
         if over:
-            story.append(("first", seen(env.reset()[0])))
+            episode += 1
+            seed = episode_seed(SEEDS[row], episode) if every_episode_is_seeded else None
+            story.append(("first", seen(env.reset(seed=seed)[0])))
     env.close()
     return story[:num_events]
 

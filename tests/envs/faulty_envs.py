@@ -131,3 +131,15 @@ class WideBoxEnv(CountdownEnv):
     def __init__(self) -> None:
         super().__init__()
         self.observation_space = spaces.Box(0.0, 9.0, (1,), np.float64)
+
+
+class StrangerEnv(CountdownEnv):
+    """Observes the number of its process after the first step: no other process can repeat it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
+
+    def step(self, action: int) -> Any:
+        observation, *rest = super().step(action)
+        return (observation * os.getpid(), *rest)

@@ -28,9 +28,27 @@ def test_recv_may_be_repeated_when_it_was_interrupted() -> None:
 def test_every_call_is_refused_when_closed() -> None:
     order = CallOrder(2)
     order.close()
-    for call in (order.reset, lambda: order.send(1), lambda: order.recv(1)):
+    calls = (order.reset, order.forget, lambda: order.stands_still("state_dict()"))
+    for call in (*calls, lambda: order.send(1), lambda: order.recv(1)):
         with pytest.raises(EnvError, match="closed; make a new one"):
             call()
+
+
+def test_steps_may_follow_when_rows_stand_without_a_reset() -> None:
+    order = CallOrder(2)
+    assert not order.stands_still("state_dict()")
+    order.stand()
+    assert order.stands_still("state_dict()")
+    assert order.num_resets == 0
+    order.send(1)
+    with pytest.raises(
+        EnvError, match=r"state_dict\(\) was called out of turn: a step is under way"
+    ):
+        order.stands_still("state_dict()")
+    order.forget()
+    assert not order.stands_still("state_dict()")
+    with pytest.raises(EnvError, match="reset"):
+        order.send(1)
 
 
 @pytest.mark.parametrize("group", [-1, 2])

@@ -7,11 +7,13 @@ from gymnasium import spaces
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from metta.envs import SerialVecEnv, StepResult
-from metta.envs.gym_adapter import as_reward
-from metta.envs.toy import CountdownEnv
-from metta.errors import EnvError, SpaceError
+from metta.envs.gym_adapter import GymRows, as_reward
+from metta.envs.row_arrays import RowArrays
+from metta.envs.row_spec import episode_seed, row_spec_of
+from metta.envs.toy import BufferReuseEnv, CountdownEnv, MaskedCorridorEnv
+from metta.errors import EnvError, SpaceError, StateError
 
-from .faulty_envs import MaskedEnv, ReplyEnv, WideBoxEnv
+from .faulty_envs import FaultyEnv, MaskedEnv, ReplyEnv, WideBoxEnv
 
 
 def run(env: Any, num_steps: int, action: Any = 0) -> list[StepResult]:
@@ -208,3 +210,164 @@ def test_wrappers_time_limits_truncate_when_made_by_gymnasium() -> None:
     result = run(env, 1)[-1]
     assert result.truncated.tolist() == [True]
     assert result.final is not None
+
+
+class SeedsEnv(BufferReuseEnv):
+    """Remembers the seeds it was reset with."""
+
+    def __init__(self, length: int = 4) -> None:
+        super().__init__(length)
+        self.seeds: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seeds.append(seed)
+        return super().reset(seed=seed, options=options)
+
+
+class Rows:
+    """`GymRows` with all it needs; rows are numbered from 10."""
+
+    def __init__(self, *envs: Any) -> None:
+        self.envs, spec = envs, row_spec_of(envs[0])
+        self.arrays = RowArrays.allocate(spec.obs_spec, len(envs), spec.mask_size)
+        self.rows = GymRows(envs, spec, self.arrays, 10)
+        self.obs = spec.obs_spec.zeros(len(envs))
+
+    def step(self, action: int, times: int = 1) -> None:
+        for _ in range(times):
+            self.rows.step(np.full(len(self.envs), action), self.obs)
+
+
+def test_every_episode_has_its_own_seed_when_rows_go_on() -> None:
+    made = Rows(SeedsEnv(2), SeedsEnv(3))
+    for env in made.envs:
+        env.seeds.clear()
+    made.rows.reset([5, 6], made.obs)
+    made.step(0, times=7)
+    assert made.envs[0].seeds == [5, *(episode_seed(5, episode) for episode in (1, 2, 3))]
+    assert made.envs[1].seeds == [6, *(episode_seed(6, episode) for episode in (1, 2))]
+    assert made.rows.episodes.tolist() == [3, 2]
+    assert made.rows.row_seeds.tolist() == [5, 6]
+    made.rows.reset([7, 8], made.obs)
+    assert made.rows.episodes.tolist() == [0, 0]
+
+
+def test_the_next_episode_begins_without_a_step_when_asked_for() -> None:
+    made = Rows(SeedsEnv(), SeedsEnv(1))
+    made.rows.reset([5, 6], made.obs)
+    made.step(0)
+    made.rows.begin_fresh(made.obs)
+    arrays = made.arrays
+    assert made.rows.episodes.tolist() == [1, 2]
+    assert [env.seeds[-1] for env in made.envs] == [episode_seed(5, 1), episode_seed(6, 2)]
+    assert made.obs["obs"][:, 1].tolist() == [0, 0]
+    assert arrays.starts.all()
+    assert not (arrays.valid | arrays.terminated | arrays.truncated).any()
+    assert not arrays.rewards.any()
+    assert (made.rows.any_cut, made.rows.infos) == (False, [])
+    made.step(0)
+    assert arrays.valid.all()
+    assert arrays.starts.tolist() == [False, True]
+
+
+def test_rows_stand_where_they_stood_when_states_are_loaded() -> None:
+    made, other = (Rows(BufferReuseEnv(), OtherKindEnv()) for _ in range(2))
+    made.rows.reset([5, 6], made.obs)
+    made.step(0, times=6)
+    states = made.rows.row_states()
+    assert [(state["seed"], state["episode"]) for state in states] == [(5, 1), (6, 1)]
+    other.rows.load_row_states(states)
+    assert other.rows.episodes.tolist() == [1, 1]
+    for _ in range(7):
+        made.step(0)
+        other.step(0)
+        assert made.obs["obs"].tobytes() == other.obs["obs"].tobytes()
+        assert made.arrays.truncated.tolist() == other.arrays.truncated.tolist()
+
+
+class OtherKindEnv(BufferReuseEnv):
+    """Another kind of environment with the same spaces."""
+
+    extra = 0
+
+    def step(self, action: int) -> Any:
+        self.extra += 1
+        return super().step(action)
+
+
+class World:
+    """What a reset makes."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.level = float(seed or 0)
+
+
+class WorldMakingEnv(CountdownEnv):
+    world: World
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.world = World(seed)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> Any:
+        observation, _, terminated, truncated, info = super().step(action)
+        self.world.level += 1.0
+        return observation, self.world.level, terminated, truncated, info
+
+
+def test_states_are_taken_when_what_a_reset_makes_is_not_there_yet() -> None:
+    made, other = Rows(WorldMakingEnv()), Rows(WorldMakingEnv())
+    del other.envs[0].world
+    made.rows.reset([5], made.obs)
+    made.step(0, times=2)
+    other.rows.load_row_states(made.rows.row_states())
+    other.step(0)
+    assert other.arrays.rewards.tolist() == [8.0]
+
+
+def test_the_row_is_named_when_its_state_does_not_fit() -> None:
+    made = Rows(BufferReuseEnv(), OtherKindEnv())
+    made.rows.reset([5, 6], made.obs)
+    first, second = made.rows.row_states()
+    with pytest.raises(
+        StateError, match=r"row 11 does not fit <OtherKindEnv.*was a BufferReuseEnv"
+    ):
+        made.rows.load_row_states([first, first])
+    with pytest.raises(StateError, match=r"row 10 does not fit .*'env'"):
+        made.rows.load_row_states([{"seed": 1, "episode": 2}, second])
+    with pytest.raises(StateError, match="row 10 does not fit"):
+        made.rows.load_row_states([{**first, "seed": 2**70}, second])
+    with pytest.raises(StateError, match="1 rows for 2 rows"):
+        made.rows.load_row_states([first])
+
+
+def test_observations_and_masks_are_seen_again_when_actions_are_repeated() -> None:
+    made, other = (Rows(*(MaskedCorridorEnv() for _ in range(3))) for _ in range(2))
+    other.rows.reset([1, 2, 3], other.obs)
+    actions = [np.array([2, 1, 0]), np.array([2]), np.array([], np.int64)]
+    other.rows.replay([7, 8, 9], [0, 4, 0], actions, other.obs)
+    assert other.obs["obs"].argmax(axis=1).tolist() == [2, 2, 0]
+    for row in range(3):
+        legal = made.envs[0]
+        legal._position = int(other.obs["obs"][row].argmax())
+        assert other.arrays.action_mask is not None
+        np.testing.assert_array_equal(other.arrays.action_mask[row], legal.legal())
+    assert other.rows.row_seeds.tolist() == [7, 8, 9]
+    assert other.rows.episodes.tolist() == [0, 4, 0]
+    assert not (other.arrays.terminated | other.arrays.truncated | other.arrays.starts).any()
+    other.step(1)
+    assert other.obs["obs"].argmax(axis=1).tolist() == [3, 3, 1]
+
+
+def test_the_row_is_named_when_repeated_actions_end_an_episode() -> None:
+    made = Rows(CountdownEnv(5), CountdownEnv(2))
+    actions = np.zeros(3, np.int64)
+    with pytest.raises(EnvError, match=r"row 11 .*ended after 2 of 3 repeated actions"):
+        made.rows.replay([1, 2], [0, 0], [actions, actions], made.obs)
+
+
+def test_the_row_is_named_when_an_environment_fails_in_a_repeated_episode() -> None:
+    made = Rows(FaultyEnv("nothing"), FaultyEnv("raise", at=2))
+    actions = np.zeros(3, np.int64)
+    with pytest.raises(EnvError, match=r"row 11 .*failed at step 2: SimulatorError"):
+        made.rows.replay([1, 2], [0, 0], [actions, actions], made.obs)

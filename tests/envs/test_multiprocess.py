@@ -13,20 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metta.envs import MultiprocessVecEnv
-from metta.envs.multiprocess import worker_row_ranges
 from metta.envs.toy import CountdownEnv
 from metta.errors import ConfigError, EnvError
 
 from .faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorError, WorldEnv
+from .processes import all_gone, is_alive
 
 
 @contextlib.contextmanager
 def opened(*factories: Any, num_workers: int = 2, **options: Any) -> Iterator[MultiprocessVecEnv]:
-    vec_env = MultiprocessVecEnv(factories, num_workers, **options)
+    """Without restarts: what workers do when they fail is then seen at once."""
+    vec_env = MultiprocessVecEnv(factories, num_workers, **{"max_worker_restarts": 0, **options})
     try:
         yield vec_env
     finally:
@@ -40,22 +39,6 @@ def run(vec_env: MultiprocessVecEnv, num_steps: int) -> Any:
         vec_env.send(0, np.zeros(vec_env.num_rows, np.int64))
         result = vec_env.recv(0, obs)
     return result
-
-
-def is_alive(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        # the state follows the name, which is in parentheses; Z: dead, only not yet waited for
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def all_gone(pids: list[int], within_seconds: float) -> bool:
-    deadline = time.monotonic() + within_seconds
-    while any(is_alive(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_the_original_traceback_is_kept_when_an_environment_raises() -> None:
@@ -94,9 +77,10 @@ def test_the_error_is_told_when_its_worker_is_gone_before_the_next_command() -> 
     with opened(*factories, num_workers=1, num_groups=2) as vec_env:
         vec_env.reset([1, 2], vec_env.obs_spec.zeros(2))
         vec_env.send(0, np.zeros(1, np.int64))
-        vec_env._pool._workers[0].process.join()
+        assert all_gone(vec_env.worker_pids, 1.0)
+        vec_env.send(1, np.zeros(1, np.int64))
         with pytest.raises(EnvError, match="lost its mind"):
-            vec_env.send(1, np.zeros(1, np.int64))
+            vec_env.recv(1, vec_env.obs_spec.zeros(1))
 
 
 @pytest.mark.parametrize(("fault", "code"), [("exit", 3), ("kill", -9), ("segfault", -11)])
@@ -278,20 +262,6 @@ def test_long_infos_arrive_whole_when_they_exceed_a_pipe() -> None:
     with opened(partial(Talkative, 1), partial(Talkative, 1)) as vec_env:
         for _, numbers in run(vec_env, 1).infos:
             assert numbers == {f"n{i}": float(i) for i in range(20_000)}
-
-
-@given(st.integers(1, 6), st.integers(1, 6), st.data())
-def test_every_worker_has_rows_of_every_group_when_rows_are_dealt(
-    num_groups: int, num_workers: int, data: st.DataObject
-) -> None:
-    group_size = data.draw(st.integers(num_workers, 12))
-    ranges = worker_row_ranges(num_groups * group_size, num_groups, num_workers)
-    dealt = sorted(row for mine in ranges for first, stop in mine for row in range(first, stop))
-    assert dealt == list(range(num_groups * group_size))
-    for group in range(num_groups):
-        sizes = [mine[group][1] - mine[group][0] for mine in ranges]
-        assert min(sizes) >= 1
-        assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("num_workers", [0, 3])

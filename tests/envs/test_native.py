@@ -8,9 +8,9 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from metta.envs import NativeVecEnv, StepResult
+from metta.envs import NativeVecEnv, RestorableVecEnv, StepResult
 from metta.envs.toy import CountdownEnv, NestedEnv
-from metta.errors import EnvError
+from metta.errors import ConfigError, EnvError, StateError
 
 from .faulty_envs import FaultyEnv, MaskedEnv, ReplyEnv
 
@@ -198,3 +198,77 @@ def test_gymnasiums_worker_processes_are_one_more_backend_when_asked_for() -> No
         vec_env.close()
         assert result.rewards.shape == (2,)
     assert results[0] == results[1]
+
+
+class SpeakingCountdown(BatchCountdown):
+    """Gives and takes its state; the rewards show it."""
+
+    def get_state(self) -> Any:
+        return {"steps": self.steps, "total": np.array(self.total)}
+
+    def set_state(self, state: Any) -> None:
+        self.steps, self.total = state["steps"], state["total"].copy()
+
+    def __init__(self, mode: Any = AutoresetMode.SAME_STEP) -> None:
+        super().__init__(mode)
+        self.total = np.zeros(2)
+
+    def step(self, actions: Any) -> Any:
+        self.total += actions
+        observations, _, terminated, truncated, infos = super().step(actions)
+        return observations, self.total.copy(), terminated, truncated, infos
+
+
+def told(vec_env: NativeVecEnv, num_steps: int) -> list[Any]:
+    obs, seen = vec_env.obs_spec.zeros(2), []
+    for step in range(num_steps):
+        vec_env.send(0, np.array([step % 2, 1]))
+        result = vec_env.recv(0, obs)
+        seen.append([result.rewards.tolist(), result.valid.tolist(), result.starts.tolist()])
+        seen.append({key: array.tolist() for key, array in obs.items()})
+    return seen
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("cut", [0, 1, 2, 5])
+def test_steps_are_equal_when_a_vector_environment_gives_its_state(mode: Any, cut: int) -> None:
+    vec_env, other = (NativeVecEnv(SpeakingCountdown(mode)) for _ in range(2))
+    assert isinstance(vec_env, RestorableVecEnv)
+    assert vec_env.prepare_restore().restore_class == "snapshot"
+    vec_env.reset([1, 2], vec_env.obs_spec.zeros(2))
+    told(vec_env, cut)
+    state = vec_env.state_dict()
+    expected = told(vec_env, 7)
+    assert other.load_state_dict(state) is None
+    assert told(other, 7) == expected
+    assert other.num_resets == 0
+
+
+def test_fresh_episodes_are_promised_when_a_vector_environment_says_nothing() -> None:
+    vec_env = NativeVecEnv(SyncVectorEnv([CountdownEnv] * 2))
+    promise = vec_env.prepare_restore()
+    assert promise.restore_class == "boundary"
+    assert "SyncVectorEnv has no get_state() and set_state()" in promise.reason
+    vec_env.reset([1, 2], vec_env.obs_spec.zeros(2))
+    assert vec_env.state_dict() == {"class": "boundary"}
+    assert vec_env.load_state_dict({"class": "boundary"}) is None
+    with pytest.raises(EnvError, match="reset"):
+        vec_env.send(0, np.zeros(2, np.int64))
+    for wanted in ("snapshot", "replay", "sync_reset"):
+        with pytest.raises(ConfigError, match="has no get_state"):
+            vec_env.prepare_restore(wanted)  # type: ignore[arg-type]
+    vec_env.close()
+
+
+def test_states_are_refused_when_they_are_not_of_this_vector_environment() -> None:
+    vec_env = NativeVecEnv(SpeakingCountdown())
+    vec_env.prepare_restore("snapshot")
+    with pytest.raises(ConfigError, match="'replay' were asked for"):
+        vec_env.prepare_restore("replay")
+    vec_env.reset([1, 2], vec_env.obs_spec.zeros(2))
+    state = vec_env.state_dict()
+    for change in ({"class": "replay"}, {"ended": np.zeros(3, bool)}, {"env": {}}, {"env": None}):
+        with pytest.raises(StateError):
+            vec_env.load_state_dict(state | change)
+    assert vec_env.prepare_restore("boundary").restore_class == "boundary"
+    assert vec_env.state_dict() == {"class": "boundary"}

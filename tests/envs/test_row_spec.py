@@ -3,9 +3,10 @@ from typing import Any
 import pytest
 from gymnasium import spaces
 
-from metta.envs.row_spec import build_envs, row_spec_of
+from metta.envs.row_spec import build_envs, episode_seed, row_spec_of
 from metta.envs.toy import ContinuousTargetEnv, CorridorEnv, CountdownEnv, MaskedCorridorEnv
 from metta.errors import EnvError
+from metta.seeding import derive_seed
 
 
 def count_resets(env: Any) -> list[int]:
@@ -58,3 +59,12 @@ def test_rows_disagree_when_the_bounds_of_actions_differ() -> None:
 def test_environments_keep_their_rows_when_only_some_rows_are_made() -> None:
     envs = build_envs({5: CountdownEnv, 2: CorridorEnv})
     assert {row: type(env) for row, env in envs.items()} == {5: CountdownEnv, 2: CorridorEnv}
+
+
+def test_the_first_episode_has_the_seed_of_its_row_when_seeds_are_derived() -> None:
+    assert episode_seed(17, 0) == 17
+    # a known answer: these numbers decide every run
+    assert episode_seed(17, 1) == derive_seed(17, "episode", index=1) >> 32 == 1_380_143_950
+    seeds = {episode_seed(row, episode) for row in range(40) for episode in range(40)}
+    assert len(seeds) == 1600
+    assert max(seeds) < 2**31

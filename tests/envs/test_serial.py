@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metta.envs import SerialVecEnv
-from metta.envs.toy import CountdownEnv
-from metta.errors import ConfigError, EnvError
+from metta.envs import SerialVecEnv, make_vec_env
+from metta.envs.toy import BufferReuseEnv, CountdownEnv
+from metta.errors import ConfigError, EnvError, MettaWarning
 
 from .faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorError
 
@@ -122,3 +122,63 @@ def test_groups_are_refused_when_they_do_not_divide_the_rows(num_groups: int) ->
 def test_no_rows_are_refused_when_the_list_of_factories_is_empty() -> None:
     with pytest.raises(ConfigError, match="empty"):
         SerialVecEnv([])
+
+
+def test_an_id_or_a_factory_is_asked_for_when_the_environment_is_given_itself() -> None:
+    closed: list[int] = []
+    vec_env = make_vec_env(ClosingEnv(closed, 0))
+    assert isinstance(vec_env, SerialVecEnv)
+    promise = vec_env.prepare_restore()
+    assert promise.restore_class == "boundary"
+    assert "give an id or a factory" in promise.reason
+    assert closed == []
+    vec_env.reset([1], vec_env.obs_spec.zeros(1))
+
+
+def test_actions_are_logged_from_the_next_episodes_on_when_asked_for_in_the_middle() -> None:
+    vec_env = SerialVecEnv([partial(BufferReuseEnv, 3), partial(BufferReuseEnv, 5)])
+    obs = vec_env.obs_spec.zeros(2)
+    vec_env.reset([1, 2], obs)
+
+    def step() -> None:
+        vec_env.send(0, np.array([1, 0]))
+        vec_env.recv(0, obs)
+
+    step()
+    vec_env.prepare_restore("replay")
+    for _ in range(3):
+        step()
+    with pytest.warns(MettaWarning, match=r"the actions of rows \[1\]"):
+        assert vec_env.state_dict() == {"class": "boundary"}
+    step()
+    step()
+    state = vec_env.state_dict()
+    assert state["class"] == "replay"
+    assert state["seeds"].tolist() == [1, 2]
+    assert state["episodes"].tolist() == [2, 1]
+    assert state["lengths"].tolist() == [0, 1]
+    assert state["actions"].tolist() == [0]
+
+
+class ShyEnv(CountdownEnv):
+    """Can be read, until its third step opens a window."""
+
+    def step(self, action: int) -> Any:
+        if self.steps == 2 and self.shows:
+            self.window = iter([1])
+        return super().step(action)
+
+    shows = False
+
+
+def test_a_warning_says_so_when_an_environment_can_no_longer_be_read() -> None:
+    vec_env = SerialVecEnv([ShyEnv])
+    obs = vec_env.obs_spec.zeros(1)
+    assert vec_env.prepare_restore().restore_class == "snapshot"
+    vec_env.reset([1], obs)
+    vec_env._envs[0].shows = True  # type: ignore[attr-defined]
+    for _ in range(3):
+        vec_env.send(0, np.zeros(1, np.int64))
+        vec_env.recv(0, obs)
+    with pytest.warns(MettaWarning, match="attribute 'window' is a list_iterator"):
+        assert vec_env.state_dict() == {"class": "boundary"}

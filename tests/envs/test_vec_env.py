@@ -1,6 +1,8 @@
+from typing import get_args
+
 import pytest
 
-from metta.envs.vec_env import group_slices
+from metta.envs.vec_env import RestoreClass, RestorePromise, group_slices
 from metta.errors import ConfigError
 
 
@@ -12,3 +14,10 @@ def test_groups_are_contiguous_and_equal_when_rows_divide() -> None:
 def test_groups_are_refused_with_a_proposal_when_rows_do_not_divide() -> None:
     with pytest.raises(ConfigError, match="7"):
         group_slices(7, 2)
+
+
+@pytest.mark.parametrize("name", get_args(RestoreClass))
+def test_a_promise_says_what_a_resumed_run_is_when_described(name: RestoreClass) -> None:
+    said = RestorePromise(name, "").describe()
+    assert said.startswith(f"environments are of class {name}: a resumed run ")
+    assert RestorePromise(name, "too big").describe() == f"{said} (too big)"

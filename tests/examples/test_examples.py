@@ -20,6 +20,7 @@ SMALL = {
     "functional_training_example.py": ["--steps", "4096"],
     "inspect_rollout.py": ["--steps", "512", "--plot", "values.png"],
     "offline_learning.py": ["--steps", "2048"],
+    "resume_exactly.py": ["--steps", "1024"],
     "structured_config_training.py": ["--steps", "1024"],
 }
 MAX_LINES = 79
@@ -103,6 +104,17 @@ def test_workers_collect_and_are_gone_when_collection_is_distributed(tmp_path: P
 
 def test_the_last_rollout_is_described_when_learning_is_offline(run: Runner) -> None:
     assert "rollout of 128 steps x 8 rows, 1024 valid" in run("offline_learning.py")
+
+
+def test_two_runs_are_equal_when_one_of_them_failed_and_was_run_again(run: Runner) -> None:
+    out = run("resume_exactly.py")
+    assert "'Failure' failed in on_rollout_end at epoch 3" in out
+    first, failed, again = numbers(r"begins at epoch (\d+)", out)
+    assert first == failed == 0
+    assert again in (2, 3)  # of its interval, or of the copy that was in memory
+    whole, resumed = re.findall(r"run(?: that was left alone)?: +([0-9a-f]{16})", out)
+    assert whole == resumed
+    assert "equal, to the bit, after each of 4 epochs" in out
 
 
 def test_old_rollouts_add_updates_when_they_are_replayed(run: Runner) -> None:

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from faults.run import CAMPAIGNS
+from metta import PPOTrainer
 from metta.cli.main import main
 from metta.loggers import read_events
 from metta.rl.hooks.base import EVENTS
 from metta.store.checkpoint_files import MANIFEST_FILE, POLICY_FILE, TENSOR_FILE, TREE_FILE
 from metta.store.run_directory import RunDirectory
+from metta.train.schema import setting_values
 from metta.train.settings import setting_paths
+from metta.train.train_config import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -23,6 +27,7 @@ PAGES = [
     "docs/guide.md",
     "docs/hooks.md",
     "docs/migration.md",
+    "docs/reliability.md",
     "docs/runs.md",
 ]
 
@@ -75,6 +80,16 @@ def test_links_lead_somewhere_when_followed_from_each_page() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_links_lead_to_headings_when_they_name_one() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
+            headings = re.findall(r"^#+ (.+)$", (page.parent / target).read_text(), re.MULTILINE)
+            slugs = [
+                re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in headings
+            ]
+            assert anchor in slugs, f"{page.name} links to {target}#{anchor}"
+
+
 def test_the_run_is_as_the_page_says_when_its_blocks_have_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +120,23 @@ def test_the_page_of_hooks_has_every_event_and_value_when_one_is_added() -> None
     }
     for event, offers in EVENTS.items():
         assert set(words_in(rows[event][2])) == set(offers) - always
+
+
+def test_the_page_of_reliability_has_every_component_and_campaign_when_one_is_added() -> None:
+    listed = {words_in(row[0])[0] for row in rows_of("docs/reliability.md") if words_in(row[0])}
+    with PPOTrainer(None, "CartPole-v1") as trainer:
+        assert set(trainer.registry.names()) <= listed
+    assert set(CAMPAIGNS) <= listed
+
+
+def test_defaults_are_those_of_the_settings_when_the_page_of_configuration_names_them() -> None:
+    values, paths = setting_values(TrainingConfig()), setting_paths()
+    table = [row for row in rows_of("docs/configuration.md") if len(row) == 3]
+    rows = table[table.index(["setting", "default", ""]) + 2 :]
+    assert len(rows) > 5
+    for names, defaults, _ in rows:
+        shown = defaults.replace("`", "").split(", ")
+        assert [f"{values[paths[name]]:}".removesuffix(".0") for name in words_in(names)] == shown
 
 
 def test_the_error_looks_as_shown_when_the_page_of_configuration_provokes_it(

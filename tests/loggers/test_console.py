@@ -1,5 +1,8 @@
+import errno
 import io
 import math
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -102,3 +105,34 @@ def test_known_values_stay_when_the_last_row_lacks_them() -> None:
     sink.write(MetricRow(2, 2, {"eval_task/score": 3.0}))
     sink.close()
     assert "return   187.2" in out.getvalue().splitlines()[-1]
+
+
+class GoneTerminal(io.StringIO):
+    """Nobody is there any more from the second line on."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        if self.getvalue().count("\n") > 0:
+            raise self.error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "no terminal"), BrokenPipeError()])
+def test_nothing_is_raised_when_the_console_is_gone(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError, terminal: bool
+) -> None:
+    with (tmp_path / "stdout").open("w") as stdout:  # rich replaces what is behind it
+        monkeypatch.setattr(sys, "stdout", stdout)
+        out = GoneTerminal(error)
+        sink = ConsoleSink(10, console=Console(file=out, force_terminal=terminal, width=110))
+        for step in range(4):
+            sink.write(MetricRow(step, step, METRICS))
+            clock.now += 10
+        sink.flush()
+        sink.close()
+        assert sys.stdout is stdout
+    assert out.getvalue().count("steps/s") == 1

@@ -7,7 +7,7 @@ def test_a_run_is_told_as_events_when_a_client_records_it(tmp_path: Path) -> Non
     path = tmp_path / "events.jsonl"
     with EventLog(path, run_id="cart") as log:
         client = StatsClient(log)
-        run_id = client.create_run("cartpole", {"seed": 1})
+        run_id = client.create_run("cartpole", {"seed": 1}, from_epoch=3)
         epoch_id = client.create_epoch(run_id, 0, 10)
         client.record_episodes(run_id, epoch_id, {"episode_return": [20.0, 31.0]})
         client.record_evaluation(
@@ -18,7 +18,8 @@ def test_a_run_is_told_as_events_when_a_client_records_it(tmp_path: Path) -> Non
         client.end_run(run_id, "done")
     assert run_id == "cart"
     assert [(event.kind, event.payload) for event in read_events(path)] == [
-        ("run_start", {"name": "cartpole", "attributes": {"seed": 1}, "continued": False}),
+        ("run_start", {"name": "cartpole", "attributes": {"seed": 1}, "continued": False,
+                       "from_epoch": 3}),
         ("epoch", {"run_id": "cart", "epoch_id": "cart:0-10", "start_epoch": 0, "end_epoch": 10,
                    "attributes": {}}),
         ("episodes", {"run_id": "cart", "epoch_id": "cart:0-10",

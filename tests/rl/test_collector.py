@@ -15,6 +15,7 @@ from torch import Tensor
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env, row_seeds
+from metta.envs.row_spec import episode_seed
 from metta.envs.toy import BufferReuseEnv, CorridorEnv, CountdownEnv
 from metta.errors import EnvError, MettaWarning
 from metta.rl.collector import RolloutCollector
@@ -63,7 +64,7 @@ def test_rows_hold_what_happened_when_an_env_is_stepped_by_hand(
     for row, seed in enumerate(row_seeds(9, 4)):
         env = gymnasium.make(env_id, **options)
         observation, _ = env.reset(seed=seed)
-        starts = True
+        starts, episode = True, 0
         for step in range(64):
             kept = {name: column[step, row] for name, column in joined.items()}
             np.testing.assert_array_equal(kept["observations"].numpy(), observation)
@@ -75,7 +76,8 @@ def test_rows_hold_what_happened_when_an_env_is_stepped_by_hand(
             assert bool(kept["truncated"]) == truncated
             starts = terminated or truncated
             if starts:
-                observation, _ = env.reset()
+                episode += 1
+                observation, _ = env.reset(seed=episode_seed(seed, episode))
         env.close()
 
 

@@ -146,11 +146,13 @@ def test_what_was_just_written_stays_when_a_damaged_checkpoint_has_a_higher_epoc
             trainer_state.request_stop("enough")
 
     shutil.rmtree(tmp_path / "checkpoints" / "epoch_000002")
-    with pytest.warns(MettaWarning, match="going back to 'epoch_000001'"):
+    with pytest.warns(MettaWarning) as caught:
         train(tmp_path, small(keep_last=1, total_timesteps=96), hooks=[Stop()])
+    assert any("going back to 'epoch_000001'" in str(warning.message) for warning in caught)
     assert epochs(tmp_path / "checkpoints") == [2, 3]
-    with pytest.warns(MettaWarning, match="going back to 'epoch_000002'"):
+    with pytest.warns(MettaWarning) as caught:
         assert train(tmp_path, small(keep_last=1, total_timesteps=96)).epoch == 3
+    assert any("going back to 'epoch_000002'" in str(warning.message) for warning in caught)
     assert train(tmp_path, small(keep_last=1, total_timesteps=128)).epoch == 4
 
 

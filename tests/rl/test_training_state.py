@@ -66,7 +66,7 @@ def test_the_last_hundred_returns_count_when_there_are_more() -> None:
 
 
 def test_trackers_come_back_when_their_state_is_loaded() -> None:
-    stats = StatsTracker(grad_stats={"norm": 1.5}, stats_epoch_id="e", stats_run_id="r")
+    stats = StatsTracker(grad_stats={"norm": 1.5})
     stats.add_rollout_stats({"episode_return": [1.0]})
     stats.add_returns([1.0, 2.0])
     stats.clear_rollout_stats(3)

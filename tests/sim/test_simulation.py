@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env, row_seeds
+from metta.envs.row_spec import episode_seed
 from metta.envs.toy import (
     ContinuousTargetEnv,
     CorridorEnv,
@@ -64,11 +65,10 @@ def earliest_started(num_rows: int, num_episodes: int, seed: int) -> list[int]:
     starts = []
     for row, row_seed in enumerate(row_seeds(seed, num_rows)):
         env, time = LotteryEnv(), 0
-        env.reset(seed=row_seed)
-        for _ in range(num_episodes):
+        for episode in range(num_episodes):
+            env.reset(seed=episode_seed(row_seed, episode))
             starts.append((time, row, env.left))
             time += env.left
-            env.reset()
     return [length for _, _, length in sorted(starts)[:num_episodes]]
 
 

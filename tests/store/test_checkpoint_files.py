@@ -3,28 +3,32 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
+from metta import files
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.toy import CorridorEnv
-from metta.errors import CheckpointError, MettaWarning, NonFiniteError
+from metta.errors import CheckpointError, MettaWarning, NonFiniteError, UnsafeFileError
 from metta.stateful import digest_of
-from metta.store import checkpoint_files
+from metta.store import checkpoint_files, checkpoint_manifest
 from metta.store.checkpoint_files import (
-    checkpoint_folders,
     list_checkpoints,
     read_checkpoint,
     read_newest_checkpoint,
+    verify_checkpoint,
     write_checkpoint,
 )
-from metta.store.policy_file import load_weights
-from metta.store.retention import best_of, prune_checkpoints
+from metta.store.checkpoint_manifest import CheckpointEntry, manifest_of, sealed
+from metta.store.policy_file import freeze_policy, load_weights
+from metta.store.retention import prune_checkpoints
 from metta.train.train_config import AgentConfig
 
 FILES = ["policy.safetensors", "state.safetensors", "state.json", "manifest.json"]
@@ -77,25 +81,48 @@ def test_the_policy_loads_alone_when_only_its_file_is_given(tmp_path: Path) -> N
 def test_the_manifest_comes_last_when_a_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[str] = []
-    make_durable = checkpoint_files.make_durable
+    written: list[str] = []
+    write_durably = checkpoint_files.write_durably
 
-    def record(path: Path) -> None:
-        inside = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
-        synced.append(path.name + (f" with {len(inside)}" if inside else ""))
-        make_durable(path)
+    def record(path: Path, fill: Callable[[Path], None]) -> None:
+        write_durably(path, fill)
+        written.append(f"{path.name} of {len(names_in(path.parent))}")
 
-    monkeypatch.setattr(checkpoint_files, "make_durable", record)
+    monkeypatch.setattr(checkpoint_files, "write_durably", record)
     write(tmp_path)
-    kinds = ["folder" if name.startswith(".tmp-") else name for name in synced]
-    assert kinds == [
-        "state.json",
-        "state.safetensors",
-        "manifest.json",
-        "folder",
-        f"{tmp_path.name} with 1",
-    ]
-    assert synced[-2].endswith(" with 4")
+    assert written == ["state.safetensors of 2", "state.json of 3", "manifest.json of 4"]
+
+
+def test_a_checkpoint_is_read_again_when_it_is_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that says yes and writes something else."""
+    older, rename = write(tmp_path, 1), files.rename
+
+    def rename_and_forget(source: Path, target: Path) -> None:
+        rename(source, target)
+        if target.name == "epoch_000002":
+            content = (target / "state.safetensors").read_bytes()
+            (target / "state.safetensors").write_bytes(content[:-1] + b"?")
+
+    monkeypatch.setattr(files, "rename", rename_and_forget)
+    with pytest.raises(CheckpointError, match=r"epoch 2 could not be written.*sha256.*untouched"):
+        write(tmp_path, 2)
+    assert names_in(tmp_path) == ["epoch_000001"]
+    assert read_checkpoint(older).epoch == 1
+
+
+@pytest.mark.parametrize("reader", ["check_tensor_file", "read_json"])
+def test_a_checkpoint_is_refused_when_it_could_not_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    def refuse(path: Path) -> None:
+        raise UnsafeFileError(f"{path.name} is larger than the limits")
+
+    monkeypatch.setattr(checkpoint_files, reader, refuse)
+    with pytest.raises(CheckpointError, match=r"could not be written.*larger than.*untouched"):
+        write(tmp_path)
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -117,8 +144,53 @@ def test_a_checkpoint_error_names_the_file_when_a_bit_is_flipped(tmp_path: Path,
     content = bytearray((path / name).read_bytes())
     content[-3] ^= 1
     (path / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"{name}' is damaged: .*sha256"):
+    for read in (read_checkpoint, verify_checkpoint):
+        with pytest.raises(CheckpointError, match=rf"{name}' is damaged: .*sha256"):
+            read(path)
+
+
+def test_a_checkpoint_error_is_raised_when_any_bit_of_the_manifest_is_flipped(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, score=1.5) / "manifest.json"
+    content = path.read_bytes()
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(CheckpointError, match="epoch_000120"):
+            read_checkpoint(path.parent)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_checkpoint_error_is_raised_when_a_file_is_a_link(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "a")
+    (path / name).rename(tmp_path / "elsewhere")
+    (path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=name):
         read_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_checkpoint_error_is_raised_when_the_disk_cannot_read_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write(tmp_path, 1)
+    path, opened = write(tmp_path, 2), os.open
+
+    def fail(file: Any, *rest: Any, **more: Any) -> int:
+        if str(file) == str(path / name):
+            raise OSError(5, "Input/output error")
+        return opened(file, *rest, **more)
+
+    monkeypatch.setattr(os, "open", fail)
+    monkeypatch.setattr(Path, "open", lambda self, mode: os.fdopen(os.open(self, 0), mode))
+    with pytest.raises(CheckpointError, match=rf"{name}.*Input/output error"):
+        read_checkpoint(path)
+    with pytest.warns(MettaWarning, match="going back to 'epoch_000001'"):
+        newest = read_newest_checkpoint(tmp_path)
+    assert newest is not None
+    assert newest.epoch == 1
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -137,7 +209,10 @@ def test_a_checkpoint_error_names_the_file_when_it_is_missing(tmp_path: Path, na
         {"files": dict.fromkeys(FILES[:3], 5)},
         {"files": None},
         {"epoch": "many"},
+        {"epoch": 1e999},
+        {"agent_step": None},
         {"metadata": []},
+        {"metadata": {"$code": "x"}},
         {"format": "other"},
         {"format_version": 2},
     ],
@@ -147,7 +222,7 @@ def test_a_checkpoint_error_is_raised_when_the_manifest_lies(
 ) -> None:
     path = write(tmp_path)
     manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | change))
+    (path / "manifest.json").write_text(json.dumps(sealed(manifest | change)))
     with pytest.raises(CheckpointError, match="epoch_000120"):
         read_checkpoint(path)
 
@@ -159,8 +234,7 @@ def test_a_checkpoint_error_is_raised_when_the_manifest_lies(
 def test_a_checkpoint_error_is_raised_when_the_tree_is_not_ours(tmp_path: Path, tree: str) -> None:
     path = write(tmp_path)
     (path / "state.json").write_text(tree)
-    manifest = json.loads((path / "manifest.json").read_text())
-    manifest["files"]["state.json"] = checkpoint_files._measure(path / "state.json")
+    manifest = manifest_of(path, {"epoch": 120, "agent_step": 1200})
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="no checkpoint of metta"):
         read_checkpoint(path)
@@ -179,6 +253,20 @@ def test_the_first_one_stays_when_an_epoch_is_saved_twice(tmp_path: Path) -> Non
     assert names_in(tmp_path) == ["epoch_000120.2"]
 
 
+@pytest.mark.parametrize("kind", ["empty folder", "file", "dangling link"])
+def test_what_bears_the_name_stays_when_it_is_no_checkpoint(tmp_path: Path, kind: str) -> None:
+    taken = tmp_path / "epoch_000120"
+    if kind == "empty folder":
+        taken.mkdir()
+    elif kind == "file":
+        taken.write_text("x")
+    else:
+        taken.symlink_to(tmp_path / "nowhere")
+    before = taken.lstat()
+    assert write(tmp_path).name == "epoch_000120.2"
+    assert taken.lstat() == before
+
+
 def test_epochs_are_ordered_by_number_when_they_are_listed(tmp_path: Path) -> None:
     for epoch in (1_000_000, 20, 999_999):
         write(tmp_path, epoch)
@@ -195,6 +283,32 @@ def test_older_checkpoints_stay_alone_when_a_weight_is_nan(tmp_path: Path) -> No
     with pytest.raises(NonFiniteError):
         write_checkpoint(tmp_path, {}, policy, {"epoch": 2, "agent_step": 0})
     assert names_in(tmp_path) == ["epoch_000001"]
+
+
+@pytest.mark.parametrize(
+    ("component", "state"),
+    [
+        ("optimizer", {"state": {0: {"exp_avg": torch.tensor([0.0, float("nan")])}}}),
+        ("loss/mine", {"scale": np.array(float("inf"))}),
+    ],
+)
+def test_nothing_is_written_when_what_learns_is_not_finite(
+    tmp_path: Path, component: str, state: dict[str, Any]
+) -> None:
+    policy = policy_of()
+    parts = snapshot_of(policy) | {component: {"version": 1, "state": state}}
+    with pytest.raises(NonFiniteError, match=component):
+        write_checkpoint(tmp_path / "new", parts, policy, {"epoch": 2, "agent_step": 0})
+    assert names_in(tmp_path) == []
+
+
+def test_nothing_is_written_when_a_frozen_policy_is_not_finite(tmp_path: Path) -> None:
+    frozen = freeze_policy(policy_of())
+    name, tensor = next(item for item in frozen.tensors.items() if item[1].is_floating_point())
+    tensor.view(-1)[0] = float("nan")
+    with pytest.raises(NonFiniteError, match=rf"{name} of 'policy'"):
+        write_checkpoint(tmp_path / "new", {}, frozen, {"epoch": 2, "agent_step": 0})
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("step", ["tensors", "json", "sync", "rename", "digest"])
@@ -216,8 +330,11 @@ def test_older_checkpoints_stay_alone_when_a_step_of_saving_fails(
         elif step == "rename":
             patch.setattr(Path, "rename", fail)
         else:
-            patch.setattr(checkpoint_files, "sha256_of", fail)
-        with pytest.raises(CheckpointError, match=r"epoch 2 could not be written .*No space left"):
+            patch.setattr(checkpoint_manifest, "sha256_of", fail)
+        with pytest.raises(
+            CheckpointError,
+            match=r"epoch 2 could not be written .*No space left.*older checkpoints are untouched",
+        ):
             write(tmp_path, 2)
     assert names_in(tmp_path) == ["epoch_000001"]
     assert read_checkpoint(older).epoch == 1
@@ -241,6 +358,11 @@ def test_a_checkpoint_error_is_raised_when_metadata_is_not_plain(
 
 def test_the_score_is_a_number_when_it_came_from_torch(tmp_path: Path) -> None:
     assert read_checkpoint(write(tmp_path, score=torch.tensor(2.5))).score == 2.5
+
+
+@pytest.mark.parametrize("score", [None, "high", float("inf"), 10**400])
+def test_there_is_no_score_when_it_is_no_finite_number(tmp_path: Path, score: Any) -> None:
+    assert CheckpointEntry(tmp_path, 1, 1, {"score": score}).score is None
 
 
 # What a crash leaves.
@@ -276,49 +398,15 @@ def test_a_checkpoint_error_is_raised_when_all_are_damaged(tmp_path: Path) -> No
         read_newest_checkpoint(tmp_path)
 
 
-# Retention.
-
-
-def kept(folder: Path, scores: dict[int, float | None], **rule: int) -> list[int]:
-    for epoch, score in scores.items():
-        write(folder, epoch, **({} if score is None else {"score": score}))
-    prune_checkpoints(folder, **rule)
-    return [entry.epoch for entry in list_checkpoints(folder)]
-
-
-@pytest.mark.parametrize(
-    ("scores", "rule", "expected"),
-    [
-        (dict.fromkeys(range(1, 6)), {"keep_last": 2}, [4, 5]),
-        (dict.fromkeys(range(1, 6)), {"keep_last": 0}, [5]),
-        (dict.fromkeys(range(1, 8)), {"keep_last": 1, "keep_every": 3}, [3, 6, 7]),
-        ({1: 5.0, 2: 9.0, 3: 1.0, 4: None}, {"keep_last": 1}, [2, 4]),
-        ({1: 5.0, 2: 5.0, 3: None}, {"keep_last": 1}, [2, 3]),
-        ({1: -5.0, 2: float("nan"), 3: None}, {"keep_last": 1}, [1, 3]),
-    ],
-)
-def test_only_what_the_rule_names_is_kept_when_checkpoints_are_pruned(
-    tmp_path: Path, scores: dict[int, float | None], rule: dict[str, int], expected: list[int]
-) -> None:
-    assert kept(tmp_path, scores, **rule) == expected
-    assert all(name.startswith("epoch_") for name in names_in(tmp_path))
-
-
-def test_a_checkpoint_loses_its_name_first_when_its_removal_is_interrupted(
+def test_a_checkpoint_error_is_raised_when_the_folder_cannot_be_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(path: Path) -> None:
-        (path / "state.json").unlink()
-        raise OSError(5, "Input/output error")
-
-    for epoch in (1, 2):
-        write(tmp_path, epoch)
-    monkeypatch.setattr(shutil, "rmtree", interrupt)
-    with pytest.raises(OSError, match="Input/output"):
-        prune_checkpoints(tmp_path, keep_last=1)
-    assert [path.name for path in checkpoint_folders(tmp_path)] == ["epoch_000002"]
-
-
-def test_nothing_is_best_when_nothing_was_scored(tmp_path: Path) -> None:
+    """Not to see checkpoints does not mean that there are none: nothing may begin anew."""
     write(tmp_path, 1)
-    assert best_of(list_checkpoints(tmp_path)) is None
+
+    def fail(_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(CheckpointError, match=r"cannot be searched.*Permission denied"):
+        read_newest_checkpoint(tmp_path)

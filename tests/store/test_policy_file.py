@@ -12,9 +12,16 @@ from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.toy import ContinuousTargetEnv, CorridorEnv
 from metta.errors import NonFiniteError, PolicyError
+from metta.files import sha256_of
 from metta.rl.optimizer import make_optimizer
 from metta.store import policy_file
-from metta.store.policy_file import load_weights, save_policy
+from metta.store.policy_file import (
+    freeze_policy,
+    load_weights,
+    policy_shapes,
+    read_weights,
+    save_policy,
+)
 from metta.store.rollout_file import save_rollout
 from metta.train.train_config import AgentConfig, OptimizerConfig
 
@@ -157,3 +164,139 @@ def test_the_error_says_how_to_load_when_weights_would_go_into_a_bare_module(tmp
 
     with pytest.raises(PolicyError, match=r"weights go into a Policy, got a Linear.*PolicyStore"):
         load_weights(tmp_path / "policy.safetensors", nn.Linear(1, 1))
+
+
+def rewritten(path: Path, change: Any = None, tensors: Any = None) -> Path:
+    """The same file with another manifest or other tensors, as one who knows the format writes it."""
+    manifest, found = header_of(path), read_weights(path)
+    if change:
+        change(manifest)
+    if tensors:
+        tensors(found)
+    safetensors.torch.save_file(found, path, metadata={"manifest": json.dumps(manifest)})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "tensors"),
+    [
+        (lambda m: m["metadata"].update(score=2), None),
+        (lambda m: m.update(action_space="Discrete(3)"), None),
+        (lambda m: m.update(content_sha256="0" * 64), None),
+        (lambda m: m.update(content_sha256=[1]), None),
+        (None, lambda t: next(iter(t.values())).add_(1e-6)),
+    ],
+)
+def test_a_policy_error_is_raised_when_anything_in_the_file_was_changed(
+    tmp_path: Path, change: Any, tensors: Any
+) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    path = save_policy(tmp_path / "policy", policy, {"score": 1})
+    before = policy.parameter_hash()
+    with pytest.raises(PolicyError, match="sha256 differs"):
+        load_weights(rewritten(path, change, tensors), policy)
+    assert policy.parameter_hash() == before
+
+
+def test_every_flipped_bit_is_found_when_it_lies_anywhere(tmp_path: Path) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    path = save_policy(tmp_path / "policy", policy, {"name": "a"})
+    whole = path.read_bytes()
+    for number in range(0, len(whole) * 8, 101):
+        flipped = bytearray(whole)
+        flipped[number // 8] ^= 1 << number % 8
+        path.write_bytes(flipped)
+        with pytest.raises(PolicyError):
+            load_weights(path, policy)
+
+
+def test_a_file_without_a_digest_loads_when_an_old_version_wrote_it(tmp_path: Path) -> None:
+    first, second = policy_of(AGENTS["mlp"], seed=1), policy_of(AGENTS["mlp"], seed=2)
+    path = save_policy(tmp_path / "policy", first)
+    load_weights(rewritten(path, lambda m: m.pop("content_sha256")), second)
+    assert first.parameter_hash() == second.parameter_hash()
+
+
+def test_a_policy_error_is_raised_when_a_manifest_says_more_than_is_known(tmp_path: Path) -> None:
+    path = save_policy(tmp_path / "policy", policy_of(AGENTS["mlp"]))
+    rewritten(path, lambda m: m.update(bontent_sha256=m.pop("content_sha256")))
+    with pytest.raises(PolicyError, match=r"more than is known here: \['bontent_sha256'\]"):
+        load_weights(path, policy_of(AGENTS["mlp"]))
+
+
+@pytest.mark.parametrize("lie", [
+    lambda t: t.update(extra=torch.zeros(1)),
+    lambda t: t.pop(next(iter(t))),
+    lambda t: t.update({name: v.double() for name, v in t.items()}),
+    lambda t: t.update({name: v.unsqueeze(0) for name, v in t.items()}),
+    lambda t: t.update({name: v.view(torch.int32) for name, v in t.items() if v.ndim}),
+])  # fmt: skip
+def test_a_policy_error_is_raised_when_the_tensors_are_not_those_of_the_architecture(
+    tmp_path: Path, lie: Any
+) -> None:
+    path = save_policy(tmp_path / "policy", policy_of(AGENTS["mlp"], seed=1))
+    rewritten(path, lambda m: m.pop("content_sha256"), lie)
+    policy = policy_of(AGENTS["mlp"], seed=2)
+    before = policy.parameter_hash()
+    with pytest.raises(PolicyError, match="does not fit this policy's layers or spaces"):
+        load_weights(path, policy)
+    assert policy.parameter_hash() == before
+
+
+def test_a_policy_error_is_raised_when_the_weights_of_a_file_are_nan(tmp_path: Path) -> None:
+    path = save_policy(tmp_path / "policy", policy_of(AGENTS["mlp"]))
+    rewritten(
+        path,
+        lambda m: m.pop("content_sha256"),
+        lambda t: next(iter(t.values())).fill_(float("nan")),
+    )
+    with pytest.raises(PolicyError, match="are NaN or infinite"):
+        load_weights(path, policy_of(AGENTS["mlp"]))
+
+
+def test_only_the_pinned_file_is_loaded_when_its_digest_is_given(tmp_path: Path) -> None:
+    policy = policy_of(AGENTS["mlp"], seed=2)
+    path = save_policy(tmp_path / "policy", policy_of(AGENTS["mlp"], seed=1))
+    before, digest = policy.parameter_hash(), sha256_of(path)
+    with pytest.raises(PolicyError, match=f"not the pinned file: its sha256 is {digest}"):
+        load_weights(path, policy, sha256="0" * 64)
+    with pytest.raises(PolicyError, match="there is no policy file"):
+        load_weights(tmp_path / "nowhere", policy, sha256=digest)
+    assert policy.parameter_hash() == before
+    load_weights(path, policy, sha256=digest.upper())
+    assert policy.parameter_hash() != before
+
+
+def test_metadata_that_could_not_be_read_again_is_refused_when_a_policy_is_saved(
+    tmp_path: Path,
+) -> None:
+    deep: Any = 1
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(PolicyError, match=r"cannot be saved as .* deeper than 32 levels"):
+        save_policy(tmp_path / "policy", policy_of(AGENTS["mlp"]), {"deep": deep})
+    frozen = freeze_policy(policy_of(AGENTS["mlp"]))
+    frozen.tensors["odd"] = torch.zeros(1, dtype=torch.complex64)
+    with pytest.raises(PolicyError, match=r"'odd' has the type torch\.complex64"):
+        save_policy(tmp_path / "policy", frozen)
+    assert not any(tmp_path.iterdir())
+
+
+def test_numbers_that_are_none_return_when_they_are_metadata(tmp_path: Path) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    path = save_policy(tmp_path / "policy", policy, {"score": float("-inf")})
+    assert load_weights(path, policy) == {"score": float("-inf")}
+
+
+def test_shapes_are_told_when_weights_are_not_read(tmp_path: Path) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    path = save_policy(tmp_path / "policy", policy)
+    assert sorted(policy_shapes(path)) == sorted(
+        tuple(v.shape) for v in policy.state_dict().values()
+    )
+
+
+def test_the_error_names_the_converter_when_the_file_is_a_pickle(tmp_path: Path) -> None:
+    (tmp_path / "policy.safetensors").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(PolicyError, match="metta convert --i-trust-this-file"):
+        load_weights(tmp_path / "policy.safetensors", policy_of(AGENTS["mlp"]))

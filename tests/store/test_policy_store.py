@@ -14,6 +14,7 @@ from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv
 from metta.errors import CheckpointError, ConfigError, EnvError, PolicyError
+from metta.files import sha256_of
 from metta.store.checkpoint_files import write_checkpoint
 from metta.store.policy_file import save_policy
 from metta.store.policy_store import PolicyStore, spaces_of
@@ -189,7 +190,7 @@ def test_a_policy_error_says_what_is_missing_when_nothing_is_found(
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "x" * 200])
 def test_a_config_error_is_raised_when_a_name_is_no_file_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot name a policy"):
+    with pytest.raises(ConfigError, match=r"the policy's name .* is no name"):
         PolicyStore(tmp_path).save(policy_of(), name, 1)
     assert not any(tmp_path.iterdir())
 
@@ -198,3 +199,86 @@ def test_a_checkpoint_error_is_raised_when_a_policy_cannot_be_written(tmp_path: 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="could not be written"):
         PolicyStore(tmp_path / "file").save(policy_of(), "p", 1)
+
+
+def test_the_best_come_first_when_some_are_asked_for(tmp_path: Path) -> None:
+    store = PolicyStore(tmp_path)
+    scores = {1: 2.0, 2: None, 3: 5.0, 4: 2.0, 5: float("nan"), 6: -1.0}
+    for epoch, score in scores.items():
+        store.save(policy_of(), "p", epoch, metadata={"score": score})
+    assert [record.epoch for record in store.top(3)] == [3, 4, 1]  # the newer of equals first
+    assert [record.epoch for record in store.top(99)] == [3, 4, 1, 6]
+    assert [list(store.top(count)) for count in (0, -1)] == [[], []]
+    assert store.top(1)[0] == store.best()
+
+
+def test_only_the_pinned_policy_is_found_when_its_digest_is_given(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 120)
+    digest = sha256_of(path / "policy.safetensors")
+    store = PolicyStore(tmp_path)
+    assert store.find(path, sha256=digest).epoch == 120
+    assert store.load(path, CorridorEnv, sha256=digest).policy is not None
+    for look in (lambda wrong: store.find(path, sha256=wrong),
+                 lambda wrong: store.load(path, CorridorEnv, sha256=wrong)):  # fmt: skip
+        with pytest.raises(PolicyError, match="not the pinned file"):
+            look("0" * 64)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"hidden_size": 2**62},
+        {"hidden_size": 10**5},
+        {"hidden_size": 100, "num_layers": 2},
+        {"num_layers": 10**9},
+        {"hidden_size": 300, "core": "lstm"},
+    ],
+)
+def test_nothing_large_is_built_when_the_settings_of_a_file_ask_for_it(
+    tmp_path: Path, agent: dict[str, Any]
+) -> None:
+    record = PolicyStore(tmp_path).save(policy_of(), "p", 1, metadata={"agent": agent})
+    with pytest.raises(PolicyError, match=r"numbers, fewer than the agent that its settings"):
+        PolicyStore(tmp_path).load(record.uri, CorridorEnv)
+
+
+@pytest.mark.parametrize("place", ["epoch", "folder", "file"])
+def test_a_policy_error_is_raised_when_a_run_leads_out_of_itself(
+    tmp_path: Path, place: str
+) -> None:
+    outside = checkpoint(tmp_path / "elsewhere", 10)
+    run = tmp_path / "runs" / "run"
+    run.mkdir(parents=True)
+    if place == "folder":
+        (run / "checkpoints").symlink_to(outside.parent)
+    elif place == "epoch":
+        (run / "checkpoints").mkdir()
+        (run / "checkpoints" / outside.name).symlink_to(outside)
+    else:
+        save_policy(outside.parent / "p.safetensors", policy_of(), AGENT)
+        (run / "p.safetensors").symlink_to(outside.parent / "p.safetensors")
+    for way in ("run:latest", str(run)):
+        with pytest.raises(PolicyError):
+            PolicyStore(tmp_path / "runs").find(way)
+
+
+def test_a_policy_error_is_raised_when_a_name_is_longer_than_files_have(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="names no policy") as caught:
+        PolicyStore(tmp_path).find("x" * 5000)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_record_is_found_again_when_the_folder_was_named_with_dots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    path = checkpoint(Path("../there"), 3)
+    save_policy("../there/p.safetensors", policy_of(), AGENT)
+    store = PolicyStore("../there")
+    assert ".." not in store.root.parts
+    uris = [store.find(path).uri, store.find("../there/p.safetensors").uri]
+    uris += [record.uri for record in store.list()]
+    for uri in uris:
+        assert ".." not in uri
+        assert store.load(uri, CorridorEnv).policy is not None

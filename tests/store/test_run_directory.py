@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metta.errors import ConfigError, RunLockedError
+from metta.errors import ConfigError, RunLockedError, UnsafeFileError
 from metta.store.run_directory import RunDirectory
 
 HOLD = """
@@ -115,7 +115,7 @@ def test_no_second_trainer_comes_in_when_one_was_refused(tmp_path: Path) -> None
 
 def test_the_refusal_is_clear_when_the_holder_has_not_said_who_it_is(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).lock() as run:
-        for content in ("", "{", "[]", "{}"):
+        for content in ("", "{", "[]", "{}", "[" * 5000, '{"pid": 1, "pid": 2}'):
             run.lock_file.write_text(content)
             with pytest.raises(RunLockedError, match="only just begun"):
                 RunDirectory(tmp_path).acquire()
@@ -154,3 +154,32 @@ def test_a_config_error_comes_first_when_nothing_can_be_written(
 def test_only_the_lock_file_is_left_when_a_run_was_locked(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).lock():
         assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+
+
+def test_only_its_owner_may_look_in_when_a_run_is_made(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir(mode=0o755)
+    (tmp_path / "old").chmod(0o755)
+    for name, mode in (("new", 0o700), ("old", 0o755)):
+        with RunDirectory(tmp_path / name).lock() as run:
+            assert run.path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(
+    "name", ["run.lock", "config.yaml", "metrics.csv", "events.jsonl", "checkpoints"]
+)
+def test_nothing_elsewhere_is_touched_when_a_run_holds_links(tmp_path: Path, name: str) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("precious")
+    folder.mkdir()
+    (folder / name).symlink_to(victim)
+    with pytest.raises(UnsafeFileError, match="leads out of"):
+        RunDirectory(folder).acquire()
+    assert victim.read_text() == "precious"
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_a_run_is_taken_when_it_is_itself_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with RunDirectory(tmp_path / "link").lock():
+        assert (tmp_path / "real" / "run.lock").exists()

@@ -118,6 +118,49 @@ def test_an_unknown_tag_is_refused_when_a_tree_is_read() -> None:
         unpack_state({"$tensor": "missing"}, {})
 
 
+@pytest.mark.parametrize(
+    "packed",
+    [
+        {"$tensor": ["a"]}, {"$tensor": None}, {"$array": {}}, {"$float": 10**50}, {"$float": "x"},
+        {"$items": 3}, {"$items": [3]}, {"$items": [[[], 1]]}, {"$items": [["a", 1, 2]]}, {"$tuple": 3},
+    ],
+)  # fmt: skip
+def test_only_key_type_and_value_errors_come_when_a_tree_is_of_another_making(packed: Any) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        unpack_state({"x": [packed]}, {"a": torch.zeros(1)})
+
+
+def depth_of(packed: Any) -> int:
+    parts = (
+        packed.values() if isinstance(packed, dict) else packed if isinstance(packed, list) else ()
+    )
+    return (1 if isinstance(packed, dict | list) else 0) + max(map(depth_of, parts), default=0)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda x: {"a": x}, lambda x: {1: x}, lambda x: [x], lambda x: (x,)]
+)
+def test_what_is_packed_can_be_read_when_it_is_nested_deep(wrap: Any) -> None:
+    tree: Any = torch.zeros(1)
+    depths = [0]
+    while depths[-1] < 26:
+        tree = wrap(tree)
+        packed, tensors = pack_state(tree)
+        depths.append(depth_of(packed))
+        assert digest_of(unpack_state(packed, tensors)) == digest_of(tree)
+    deeper = wrap(wrap(wrap(wrap(tree))))
+    assert depths[-1] <= 29  # readers take 32, and a manifest takes one
+    with pytest.raises(StateError, match="nested too deep"):
+        pack_state(deeper)
+
+
+def test_a_state_error_is_raised_when_a_state_holds_itself() -> None:
+    state: dict[str, Any] = {}
+    state["self"] = state
+    with pytest.raises(StateError, match="holds itself"):
+        pack_state(state)
+
+
 def test_a_copy_is_refused_when_a_value_is_no_state() -> None:
     with pytest.raises(StateError, match="is a set"):
         copy_state({"x": {1}})

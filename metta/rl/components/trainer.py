@@ -68,6 +68,7 @@ class Trainer:
         wandb_run: Any = None,
         stats_client: Any = None,
         provenance: Mapping[str, Any] | None = None,
+        allow_inexact: bool | None = None,
     ) -> None:
         self.training_config = _whole_config(trainer_config, global_config)
         self._given_policy, self._custom_losses = policy, custom_losses
@@ -82,6 +83,7 @@ class Trainer:
             "wandb_run": wandb_run,
             "stats_client": stats_client,
             "provenance": provenance,
+            "allow_inexact": allow_inexact,
         }
         self.session: RunSession | None = None
         if run_dir is not None:

@@ -125,7 +125,9 @@ class MetricsHook(TrainerHook):
     ) -> None:
         """Log epochs that wait and scores that came last; `close` notes the end."""
         self._begin(trainer_state, config, stats_client)
-        if trainer_state.epoch > trainer_state.stats.stats_epoch_start:
+        # a run that a signal stops will go on: its next row is that of the whole interval
+        will_go_on = trainer_state.shared.get("stop_signal") is not None
+        if trainer_state.epoch > trainer_state.stats.stats_epoch_start and not will_go_on:
             self._log_epochs(trainer_state)
         elif trainer_state.eval_scores.to_metrics() != self._last_scores:
             self._log_row(trainer_state, {}, {})
@@ -170,7 +172,12 @@ class MetricsHook(TrainerHook):
             stats.clear_rollout_stats(state.epoch)
         if self._client is not None:
             name = str(state.shared.get("run_name", "training"))
-            stats.stats_run_id = self._client.create_run(name, self._hyperparameters)
+            stats.stats_run_id = self._client.create_run(
+                name, self._hyperparameters, from_epoch=state.epoch
+            )
+        assert self._logger is not None
+        if self._logger.rewind():
+            self._hyperparameters = {}  # the run's first row has them
         self.timer.start("total")
         self.timer.lap_all()
 

@@ -235,7 +235,9 @@ def test_the_final_checkpoint_is_complete_when_ctrl_c_comes_while_collecting(
     tmp_path: Path, ctrl_c: None
 ) -> None:
     InterruptingEnv.steps_left = 12
-    trainer = Trainer(small(), Curriculum(env=InterruptingEnv), run_dir=tmp_path)
+    # boundary: it must not press Ctrl-C while it is tried out
+    config = small(env_restore="boundary")
+    trainer = Trainer(config, Curriculum(env=InterruptingEnv), run_dir=tmp_path)
     trainer.train()
     trainer.cleanup()
     assert trainer.state.epoch == 1

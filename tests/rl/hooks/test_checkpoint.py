@@ -1,6 +1,9 @@
 """The checkpoint hook: when runs are saved, and how they are taken up again."""
 
 import contextlib
+import functools
+import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,15 @@ from metta.envs.toy import CorridorEnv
 from metta.errors import CheckpointError, HookError, MettaWarning
 from metta.rl.checkpointer import CheckpointManager
 from metta.rl.hooks.base import TrainerHook
-from metta.rl.hooks.checkpoint import CheckpointHook
+from metta.rl.hooks.checkpoint import CheckpointHook as BackgroundHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.sim.scores import EvalRewardSummary
+from metta.stateful import digest_of
 from metta.store.checkpoint_files import list_checkpoints, read_checkpoint
 
+CheckpointHook = functools.partial(BackgroundHook, background=False)
 SETTINGS = {"num_envs": 2, "horizon": 8, "hidden_size": 8, "update_epochs": 1}
 
 
@@ -327,10 +332,39 @@ def test_the_checkpoint_is_written_once_when_the_first_attempts_fail(tmp_path: P
     assert saved(tmp_path) == [1]
 
 
+@pytest.mark.parametrize("hook_class", [CheckpointHook, BackgroundHook])
+def test_training_goes_on_and_recovers_when_some_saves_fail(
+    tmp_path: Path, hook_class: Any
+) -> None:
+    manager = Failing(tmp_path)
+    manager.failures = 4
+    hook = hook_class(manager, 1, max_retries=1, retry_seconds=0)
+    with run_of(hook) as run:
+        run.start()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run.epochs(3)
+            run.end()
+        told = [str(warning.message) for warning in caught]
+        assert any("2 failed saves in a row, 3 stop training" in text for text in told)
+        assert (saved(tmp_path), hook.failures_in_a_row) == ([3], 0)
+
+
+def test_the_failure_is_raised_when_the_last_save_fails(tmp_path: Path) -> None:
+    manager = Failing(tmp_path)
+    hook = BackgroundHook(manager, 10, max_retries=0)
+    with run_of(hook) as run:
+        run.start()
+        run.epochs(2)
+        manager.failures = 1
+        with pytest.raises(HookError, match="disk full"):
+            run.end()
+
+
 def test_training_stops_when_saving_fails_for_good(tmp_path: Path) -> None:
     manager = Failing(tmp_path)
     manager.failures = 2
-    hook = CheckpointHook(manager, 1, max_retries=1, retry_seconds=0)
+    hook = CheckpointHook(manager, 1, max_retries=1, retry_seconds=0, max_failures=1)
     with run_of(hook) as run:
         run.start()
         with pytest.warns(MettaWarning, match="tried again"), pytest.raises(HookError) as raised:
@@ -387,6 +421,80 @@ def test_an_old_snapshot_is_forgotten_when_training_begins_again(tmp_path: Path)
         run.start()
         run.hooks.fire_exception(ValueError("no"))
     assert saved(tmp_path) == []
+
+
+def test_the_epoch_before_is_saved_when_training_fails_between_checkpoints(tmp_path: Path) -> None:
+    with run_of(BackgroundHook(manager_of(tmp_path), 10, rescue_share=1.0)) as run:
+        run.start()
+        run.epochs(3)
+        run.hooks.fire("on_epoch_start")
+        expected = run.trainer.registry.digests()
+        run.trainer.learn(run.trainer.collect_rollouts())  # half of an epoch, then
+        run.hooks.fire_exception(ValueError("no"))
+    snapshot = read_checkpoint(tmp_path / "epoch_000003").snapshot
+    assert {name: digest_of(part["state"]) for name, part in snapshot.items()} == expected
+
+
+def test_the_run_is_kept_only_as_often_as_its_share_of_time_allows(tmp_path: Path) -> None:
+    class Counting(CheckpointManager):
+        taken = 0
+
+        def snapshot(self, *args: Any, **options: Any) -> Any:
+            self.taken += 1
+            return super().snapshot(*args, **options)
+
+    counts = []
+    for share in (0.0, 1e-9, 1.0):
+        manager = Counting(tmp_path / str(share))
+        with run_of(BackgroundHook(manager, 100, rescue_share=share)) as run:
+            run.start()
+            for _ in range(4):
+                run.hooks.fire("on_epoch_start")
+                run.epochs()
+        counts.append(manager.taken)
+    assert counts == [0, 1, 4]
+
+
+# Saving in the background.
+
+
+class Slow(CheckpointManager):
+    """Writes when it is allowed to."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.gate = threading.Event()
+
+    def commit(self, pending: Any) -> Any:
+        assert self.gate.wait(30)
+        return super().commit(pending)
+
+
+def test_training_goes_on_when_a_save_takes_its_time(tmp_path: Path) -> None:
+    manager = Slow(tmp_path)
+    hook = BackgroundHook(manager, 2)
+    with run_of(hook) as run:
+        run.start()
+        run.epochs(3)  # one more than the one that is being saved
+        assert (saved(tmp_path), hook.latest_saved_epoch) == ([], None)
+        uri = (tmp_path / "epoch_000002").as_uri()
+        assert hook.latest_policy_uri == hook.policy_uri_of(2) == uri
+        manager.gate.set()
+        run.end()
+        assert saved(tmp_path) == [2, 3]
+        initial = run.state.policies.initial_policy_record
+        assert initial is not None
+        assert initial.epoch == 2
+
+
+def test_the_save_under_way_is_waited_for_when_the_hook_is_closed(tmp_path: Path) -> None:
+    manager = Slow(tmp_path)
+    with run_of(BackgroundHook(manager, 1)) as run:
+        run.start()
+        run.epochs()
+        threading.Timer(0.1, manager.gate.set).start()
+        run.hooks.close()
+        assert saved(tmp_path) == [1]
 
 
 # Weights & Biases.

@@ -1,0 +1,178 @@
+"""Small runs for the campaigns: each is over in a fraction of a second; every kind of state occurs."""
+
+import mmap
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from metta.loggers.history import metric_rows
+from metta.rl import checkpointer
+from metta.rl.clean_trainer import Trainer
+from metta.rl.custom_losses import CustomLoss
+from metta.rl.hooks.base import TrainerHook
+from metta.testing.digests import DigestHook
+from metta.train.settings import apply_settings
+from metta.train.train_config import TrainingConfig
+
+EPOCHS, HORIZON, NUM_ENVS = 12, 8, 4
+STEPS_PER_EPOCH = HORIZON * NUM_ENVS
+_BASE = {
+    "total_timesteps": EPOCHS * STEPS_PER_EPOCH,
+    "num_envs": NUM_ENVS,
+    "horizon": HORIZON,
+    "update_epochs": 2,
+    "num_minibatches": 2,
+    "hidden_size": 8,
+    "learning_rate": 1e-2,
+    "verbose": False,
+    "eval_episodes": 0,
+    "checkpoint_interval": 1,
+    "monitor_seconds": 0,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "mlp": {"env": "CartPole-v1"},
+    "mlp-normalised": {
+        "env": "CartPole-v1",
+        "normalize_observations": True,
+        "normalize_returns": True,
+    },
+    "mlp-linear": {"env": "Acrobot-v1", "lr_schedule": "linear"},
+    "mlp-kl": {"env": "CartPole-v1", "lr_schedule": "adaptive_kl", "target_kl": 0.01},
+    "lstm": {"env": "CartPole-v1", "core": "lstm"},
+    "gru-normalised": {"env": "CartPole-v1", "core": "gru", "normalize_observations": True},
+    "box": {"env": "Pendulum-v1", "normalize_observations": True},
+    "loss": {"env": "CartPole-v1", "custom_loss": True},
+    "replay": {"env": "CartPole-v1", "env_restore": "replay"},
+    "replay-lstm": {"env": "MountainCar-v0", "env_restore": "replay", "core": "lstm"},
+    "sync-reset": {"env": "CartPole-v1", "env_restore": "sync_reset", "checkpoint_interval": 3},
+    "evaluated": {"env": "CartPole-v1", "eval_episodes": 2, "evaluate_interval": 4},
+    "log-interval": {"env": "CartPole-v1", "log_interval": 5, "checkpoint_interval": 2},
+    "workers": {"env": "CartPole-v1", "num_workers": 2},
+    "workers-lstm": {"env": "CartPole-v1", "num_workers": 2, "core": "lstm", "num_groups": 2},
+    "workers-replay": {"env": "Pendulum-v1", "num_workers": 2, "env_restore": "replay"},
+}
+"""Name -> settings; `custom_loss` adds one with parameters and state of its own."""
+SERIAL = [name for name in CONFIGS if "workers" not in name]
+
+
+class ForwardModel(nn.Module):
+    """A custom loss with weights and a counter: it predicts values from advantages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.calls: torch.Tensor
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, values, advantages):
+        self.calls += 1
+        return (self.layer(advantages.reshape(-1, 1)) - values.reshape(-1, 1)).square().mean()
+
+
+class Phases(TrainerHook):
+    """Shows in one byte of a file what the process is doing, for whoever kills it."""
+
+    order = -100
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(b"set-up  ")
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 8)
+        self._original = checkpointer.write_checkpoint
+        checkpointer.write_checkpoint = self._write_checkpoint  # type: ignore[assignment]  # a probe
+
+    def _write_checkpoint(self, *args, **options):
+        self._memory[7:8] = b"S"
+        try:
+            return self._original(*args, **options)
+        finally:
+            self._memory[7:8] = b" "
+
+    def _show(self, phase: bytes) -> None:
+        self._memory[0:7] = phase
+
+    def on_rollout_start(self) -> None:
+        self._show(b"collect")
+
+    def on_rollout_end(self) -> None:
+        self._show(b"learn  ")
+
+    def on_update_end(self) -> None:
+        self._show(b"hooks  ")
+
+    def on_training_end(self) -> None:
+        self._show(b"ending ")
+
+
+def read_phase(path: Path) -> str:
+    """What a process was doing; "+saving" where a checkpoint was being written."""
+    try:
+        shown = path.read_bytes().decode()
+    except OSError:
+        return "set-up"
+    return shown[:7].strip() + ("+saving" if shown[7:] == "S" else "")
+
+
+class DieAfter(TrainerHook):
+    """Kills its own process when an epoch is over and saved."""
+
+    order = 1000
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_epoch_start(self, trainer_state, checkpoint_hook) -> None:
+        if trainer_state.epoch == self.epoch:
+            checkpoint_hook.wait_for_save()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def trainer_of(name: str, folder: str | Path, **changes: Any) -> Trainer:
+    """The trainer of a run in a folder."""
+    settings = {**_BASE, **CONFIGS[name], **changes}
+    losses = []
+    if settings.pop("custom_loss", False):
+        torch.manual_seed(0)
+        losses = [CustomLoss(ForwardModel(), weight=0.1, name="forward")]
+    config = apply_settings(TrainingConfig(), settings)
+    return Trainer(config, run_dir=folder, custom_losses=losses)
+
+
+def warm_up() -> None:
+    """Train once, so that everything is imported that is imported late."""
+    with tempfile.TemporaryDirectory() as folder, trainer_of("mlp", folder) as trainer:
+        trainer.train()
+
+
+def train(name: str, folder: str, die_after: int | None = None, **changes: Any) -> None:
+    """Train in a folder, or go on; digests go to ``digests.jsonl``, the phase to ``phase``."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    phases = Phases(path / "phase")
+    trainer = trainer_of(name, path, **changes)
+    with trainer:
+        for hook in (phases, DigestHook(path / "digests.jsonl")):
+            trainer.add_hook(hook)
+        if die_after is not None:
+            trainer.add_hook(DieAfter(die_after))
+        trainer.train()
+
+
+_NOT_COMPARED = ("timing_", "monitor/", "overview/sps", "metric/total_time", "metric/train_time")
+
+
+def comparable_rows(folder: Path) -> list[tuple[int, int, dict[str, str]]]:
+    """The rows of metrics of a run, without what a clock decides."""
+    return [
+        (
+            row.agent_step,
+            row.epoch,
+            {k: repr(v) for k, v in row.metrics.items() if not k.startswith(_NOT_COMPARED)},
+        )
+        for row in metric_rows(folder / "events.jsonl")
+    ]

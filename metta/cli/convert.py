@@ -1,0 +1,55 @@
+"""`metta convert`: a pickle of tensors that you trust becomes a safetensors file."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from metta.errors import ConfigError
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `metta`."""
+    parser = commands.add_parser(
+        "convert",
+        help="turn a torch.save file that you trust into safetensors",
+        description=(
+            "Reads a file of torch.save and writes its tensors as safetensors, named by their path in it. "
+            "The file is read by torch's restricted unpickler (weights_only=True, and never otherwise), in "
+            "a process of its own with bounded memory and time, and without a network where the kernel "
+            "allows it. A file that holds anything but tensors is refused."
+        ),
+        epilog=(
+            "The result is plain data: safetensors.torch.load_file(TARGET) gives the tensors, and "
+            "load_state_dict puts them into a module of your own."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", metavar="SOURCE.pt", help="a file of torch.save")
+    parser.add_argument("target", metavar="TARGET.safetensors", help="the file to write")
+    parser.add_argument(
+        "--part", metavar="NAME", help="convert one entry of the file only, e.g. model_state_dict"
+    )
+    parser.add_argument(
+        "--i-trust-this-file",
+        action="store_true",
+        help="say that you know who made SOURCE and trust them; without it nothing is read",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert."""
+    source, target = Path(options.source), Path(options.target)
+    if not options.i_trust_this_file:
+        raise ConfigError(
+            f"{str(source)!r} was not read. A pickle is a program, and guards around it have had holes; "
+            "convert only files of people you trust, and say so with --i-trust-this-file"
+        )
+    if target.exists():
+        raise ConfigError(f"{str(target)!r} exists already; choose another name")
+    from metta.store.pickle_converter import convert_pickle  # torch loads here, not for --help
+
+    found = convert_pickle(source, target, part=options.part)
+    print(f"wrote {len(found.places)} tensors ({found.data_bytes:,} bytes) to {target}")
+    return 0

@@ -1,0 +1,172 @@
+"""`metta policies`: which policies are saved, and how well they did."""
+
+import argparse
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from metta.cli.resume import find_run
+from metta.cli.tables import shown_bytes, table
+from metta.errors import CheckpointError, ConfigError, MettaWarning
+
+if TYPE_CHECKING:
+    from metta.agent.policy_record import PolicyRecord
+
+__all__ = ["SavedPolicy", "add_parser", "run", "saved_policies"]
+
+
+class SavedPolicy(NamedTuple):
+    """A saved policy, as a line of the table."""
+
+    run: str
+    version: str
+    """`PolicyStore` finds it by ``run:version``."""
+    epoch: int
+    agent_step: int
+    score: float | None
+    is_best: bool
+    """Nothing in its run has a higher score."""
+    is_latest: bool
+    bytes: int
+    uri: str
+
+    @property
+    def marks(self) -> str:
+        """What is special about it."""
+        marks = {"best": self.is_best, "latest": self.is_latest}
+        return " ".join(mark for mark, holds in marks.items() if holds)
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `metta`."""
+    parser = commands.add_parser(
+        "policies",
+        help="list saved policies",
+        description="Lists the policies that runs have saved, oldest first, or those with the best scores.",
+        epilog="`metta inspect RUN:best` shows what is inside one; RUN:latest and RUN:v120 work too.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "place",
+        nargs="?",
+        metavar="RUN|FOLDER",
+        help="a run, or a folder of runs, checkpoints or policies (default: all runs)",
+    )
+    parser.add_argument(
+        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
+    )
+    parser.add_argument("--top", type=int, metavar="N", help="only the N best scores, best first")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object per policy, for scripts"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table."""
+    if options.top is not None and options.top < 1:
+        raise ConfigError(f"--top {options.top}; how many policies? Give 1 or more")
+    places = _places(options.place, Path(options.output))
+    found = [policy for name, folder in places for policy in saved_policies(name, folder)]
+    if options.top is not None:
+        scored = [policy for policy in found if policy.score is not None]
+        found = sorted(scored, key=lambda policy: -(policy.score or 0.0))[: options.top]
+    if options.json:
+        for policy in found:
+            print(json.dumps(policy._asdict()))
+    elif found:
+        print(_table(found))
+    else:
+        what = "policies" if options.top is None else "policies with a score"
+        print(f"there are no {what} in {options.place or options.output}")
+    return 0
+
+
+def _places(place: str | None, output: Path) -> list[tuple[str, Path]]:
+    """Names and folders of the stores that are meant."""
+    if place is None:
+        return [(folder.name, _checkpoint_dir(folder)) for folder in _runs_in(output)]
+    folder = Path(place)
+    if folder.is_dir() and not (folder / "config.yaml").is_file():
+        runs = [(below.name, _checkpoint_dir(below)) for below in _runs_in(folder)]
+        return runs or [(folder.resolve().name, folder)]
+    found = find_run(place, output)
+    return [(found.resolve().name, _checkpoint_dir(found))]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    return sorted(file.parent for file in folder.glob("*/config.yaml"))
+
+
+def _checkpoint_dir(run: Path) -> Path:
+    """Where a run says that its checkpoints are; else the usual place."""
+    from metta.store.run_directory import RunDirectory
+
+    directory = RunDirectory(run)
+    try:
+        given = json.loads(directory.about_file.read_text())["checkpoint_dir"]
+    except (OSError, ValueError, KeyError, TypeError):
+        given = None
+    return Path(given) if isinstance(given, str) else directory.checkpoint_dir
+
+
+def saved_policies(run: str, folder: Path) -> Iterator[SavedPolicy]:
+    """The policies in one folder, oldest first; those that cannot be read are told of by a warning."""
+    from metta.store.checkpoint_files import checkpoint_folders, score_of
+    from metta.store.policy_store import PolicyStore
+
+    store = PolicyStore(folder)
+    try:
+        records, best = store.list(), store.best()
+        folders = checkpoint_folders(store.root)
+    except OSError as error:
+        raise CheckpointError(
+            f"{str(folder)!r} cannot be searched for policies: {error}"
+        ) from error
+    readable = {record.uri for record in records}
+    for path in folders:
+        if path.as_uri() not in readable:
+            text = f"{str(path)!r} cannot be read; `metta inspect` says why"
+            warnings.warn(text, MettaWarning, stacklevel=2)
+    for record in records:
+        yield SavedPolicy(
+            run=run,
+            version=f"v{record.epoch}",
+            epoch=record.epoch,
+            agent_step=record.agent_step,
+            score=score_of(record.metadata),
+            is_best=best is not None and record.uri == best.uri,
+            is_latest=record is records[-1],
+            bytes=_size(record),
+            uri=record.uri,
+        )
+
+
+def _size(record: "PolicyRecord") -> int:
+    from metta.store.checkpoint_files import POLICY_FILE
+    from metta.store.policy_store import path_of
+
+    path = path_of(record.uri)
+    try:
+        return (path / POLICY_FILE if path.is_dir() else path).stat().st_size
+    except OSError:  # a run at work has just removed it
+        return 0
+
+
+def _table(policies: list[SavedPolicy]) -> str:
+    rows = [("run", "version", "epoch", "steps", "score", "", "size", "uri")]
+    rows += [
+        (
+            policy.run,
+            policy.version,
+            str(policy.epoch),
+            f"{policy.agent_step:,}",
+            "-" if policy.score is None else f"{policy.score:.2f}",
+            policy.marks,
+            shown_bytes(policy.bytes),
+            policy.uri,
+        )
+        for policy in policies
+    ]
+    return table(rows)

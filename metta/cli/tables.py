@@ -1,0 +1,22 @@
+"""Rows and sizes as people read them."""
+
+from collections.abc import Sequence
+
+__all__ = ["shown_bytes", "table"]
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as lines with columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+             for row in rows]  # fmt: skip
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def shown_bytes(count: float) -> str:
+    """A size in the unit that suits it, e.g. ``1.5 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

@@ -1,0 +1,95 @@
+"""`RunConditions`: what the last bits of a run's numbers depend on besides its settings."""
+
+import dataclasses
+import platform
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from metta.errors import InexactResumeError, MettaWarning
+from metta.rl.numerics import NumericsPlan
+from metta.versions import library_versions
+
+__all__ = ["RunConditions", "machine_of"]
+
+
+def machine_of() -> dict[str, str]:
+    """Libraries and processor, as far as they decide how numbers are rounded."""
+    return {
+        **library_versions(),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "machine": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+class RunConditions:
+    """The plan of the numbers and the machine under them, saved with a run and obeyed when it goes on.
+
+    Threads that nobody chose are those that the run began with. Any other difference is an
+    `InexactResumeError`, or with `allow_inexact` a warning.
+    """
+
+    state_name = "conditions"
+    state_version = 1
+    in_digest = False
+
+    def __init__(self, plan: NumericsPlan, *, threads_are_set: bool) -> None:
+        self.plan = plan
+        self.allow_inexact = False
+        self.differences: list[str] = []
+        """In what the run that goes on here differs from the one that was saved."""
+        self._threads_are_set = threads_are_set
+        self._compared: Mapping[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plan and machine, as plain data."""
+        return {"plan": dataclasses.asdict(self.plan), "machine": machine_of()}
+
+    def compare(self, state: Mapping[str, Any]) -> None:
+        """Refuse to go on, or warn once, where the saved conditions differ from these."""
+        if state is self._compared:
+            return
+        self._compared = state
+        self.differences = [
+            *_differences(state["plan"], dataclasses.asdict(self._plan_after(state))),
+            *_differences(state["machine"], machine_of()),
+        ]
+        if self.differences:
+            self._tell("; ".join(self.differences))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the saved plan over as far as it was left open; the rest must be the same."""
+        self.compare(state)
+        self.plan = self._plan_after(state)
+        torch.set_num_threads(self.plan.threads)
+
+    def _plan_after(self, state: Mapping[str, Any]) -> NumericsPlan:
+        if self._threads_are_set:
+            return self.plan
+        return dataclasses.replace(self.plan, threads=int(state["plan"]["threads"]))
+
+    def _tell(self, found: str) -> None:
+        if not self.allow_inexact:
+            raise InexactResumeError(
+                f"this run was saved under other conditions: {found}. It would go on with other numbers "
+                "than if it had not been stopped; go on under the old conditions, or accept that with "
+                "--allow-inexact (in Python: allow_inexact=True)"
+            )
+        warnings.warn(
+            f"this run goes on under other conditions, so it differs from an uninterrupted one: {found}",
+            MettaWarning,
+            stacklevel=4,
+        )
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    names = dict.fromkeys([*before, *now])
+    return [
+        f"{name} was {before.get(name)}, now {now.get(name)}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]

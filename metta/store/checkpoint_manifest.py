@@ -1,0 +1,173 @@
+"""What a checkpoint says about itself: its manifest, and the files that it answers for."""
+
+import hashlib
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metta.errors import CheckpointError, UnsafeFileError
+from metta.files import sha256_of
+from metta.store.safe_read import read_json
+from metta.store.state_tree import pack_state, unpack_state
+
+__all__ = [
+    "CheckpointEntry",
+    "check_file",
+    "entry_of",
+    "manifest_of",
+    "read_entry",
+    "read_manifest",
+    "score_of",
+    "sealed",
+]
+
+FORMAT = "metta-checkpoint"
+FORMAT_VERSION = 1
+POLICY_FILE, TENSOR_FILE, TREE_FILE = "policy.safetensors", "state.safetensors", "state.json"
+MANIFEST_FILE = "manifest.json"
+FILES = (POLICY_FILE, TENSOR_FILE, TREE_FILE)
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+"""What data of another making raises when it is taken for ours."""
+
+
+@dataclass(frozen=True)
+class CheckpointEntry:
+    """What a checkpoint's manifest says."""
+
+    path: Path
+    epoch: int
+    agent_step: int
+    metadata: dict[str, Any]
+
+    @property
+    def policy_file(self) -> Path:
+        """The policy alone."""
+        return self.path / POLICY_FILE
+
+    @property
+    def score(self) -> float | None:
+        """See `score_of`."""
+        return score_of(self.metadata)
+
+
+def score_of(metadata: Mapping[str, Any]) -> float | None:
+    """The finite number under ``score``, if there is one; higher is better."""
+    found = metadata.get("score")
+    try:
+        score = float(found) if isinstance(found, int | float) else math.nan
+    except OverflowError:  # an integer beyond all floats
+        return None
+    return score if math.isfinite(score) else None
+
+
+def manifest_of(folder: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of the files in a folder, to be written last."""
+    return sealed(
+        {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "epoch": int(metadata["epoch"]),
+            "agent_step": int(metadata["agent_step"]),
+            "metadata": pack_state(metadata)[0],
+            "files": {name: _measure(folder / name) for name in FILES},
+        }
+    )
+
+
+def _measure(path: Path) -> dict[str, Any]:
+    return {"size": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with the checksum of its own content."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    text = json.dumps(content, sort_keys=True)
+    return {**content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def read_entry(path: str | os.PathLike[str]) -> CheckpointEntry:
+    """What a checkpoint says about itself; files that are missing or cut are a `CheckpointError`."""
+    source = Path(path)
+    manifest = read_manifest(source)
+    for name in FILES:
+        _check_size(source / name, manifest)
+    return entry_of(source, manifest)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """A manifest that is as it was written; anything else is a `CheckpointError`."""
+    path = folder / MANIFEST_FILE
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{str(folder)!r} is no complete checkpoint: it has no {path.name}")
+    try:
+        manifest: dict[str, Any] = read_json(path, follow_symlink=False)
+        found = manifest["format"], manifest["format_version"]
+        if found == (FORMAT, FORMAT_VERSION):
+            _require_parts(manifest)
+            return manifest
+    except (*MALFORMED, UnsafeFileError) as error:
+        raise CheckpointError(f"{str(path)!r} is damaged: {error}") from error
+    raise CheckpointError(
+        f"{str(folder)!r} has format {found[0]!r} version {found[1]!r}; this version of metta reads "
+        f"{FORMAT!r} version {FORMAT_VERSION}"
+    )
+
+
+def _require_parts(manifest: Mapping[str, Any]) -> None:
+    if set(manifest["files"]) != set(FILES):
+        raise ValueError(f"it lists the files {sorted(manifest['files'])}, not {sorted(FILES)}")
+    sizes = [measured["size"] for measured in manifest["files"].values()]
+    counts = (manifest["epoch"], manifest["agent_step"], *sizes)
+    if any(type(count) is not int or count < 0 for count in counts):
+        raise TypeError("its epoch, agent_step and sizes are not numbers of something")
+    if any(type(measured["sha256"]) is not str for measured in manifest["files"].values()):
+        raise TypeError("its digests are not texts")
+    if not isinstance(unpack_state(manifest["metadata"], {}), dict):
+        raise TypeError("its metadata is not a mapping")
+    if manifest != sealed(manifest):
+        raise ValueError("its content is not what was written (sha256 differs)")
+
+
+def check_file(path: Path, manifest: Mapping[str, Any] | None = None) -> None:
+    """See that a file of a checkpoint is as its manifest announces."""
+    manifest = manifest or read_manifest(path.parent)
+    _check_size(path, manifest)
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        raise CheckpointError(f"{str(path)!r} cannot be read: {error}") from error
+    if found != manifest["files"][path.name]["sha256"]:
+        raise CheckpointError(
+            f"{str(path)!r} is damaged: its content is not what was written (sha256 differs)"
+        )
+
+
+def _check_size(path: Path, manifest: Mapping[str, Any]) -> None:
+    expected = manifest["files"][path.name]["size"]
+    try:
+        about = path.lstat()
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{str(path)!r} is missing, though the manifest lists it") from error
+    except OSError as error:
+        raise CheckpointError(f"{str(path)!r} cannot be read: {error}") from error
+    if not stat.S_ISREG(about.st_mode):
+        raise CheckpointError(f"{str(path)!r} is not a regular file")
+    if about.st_size != expected:
+        raise CheckpointError(
+            f"{str(path)!r} is damaged: {about.st_size} bytes instead of {expected}"
+        )
+
+
+def entry_of(path: Path, manifest: Mapping[str, Any]) -> CheckpointEntry:
+    """A manifest's content, for the checkpoint at `path`."""
+    return CheckpointEntry(
+        path.absolute(),
+        manifest["epoch"],
+        manifest["agent_step"],
+        unpack_state(manifest["metadata"], {}),
+    )

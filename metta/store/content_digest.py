@@ -1,0 +1,71 @@
+"""One digest over all that a tensor file says: its manifest, and each tensor's name, type, shape, bytes."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from metta.errors import UnsafeFileError
+from metta.store.foreign_files import open_regular
+from metta.store.safe_read import DTYPES, TensorFile, TensorPlace
+
+__all__ = ["CONTENT_KEY", "sha256_of_tensors", "verify_content"]
+
+CONTENT_KEY = "content_sha256"
+"""Where a manifest keeps the digest."""
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_BLOCK = 2**20
+
+
+def sha256_of_tensors(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Digest of contiguous tensors on the host; ValueError where one has a type that files do not take."""
+    digest = hashlib.sha256(_canonical(manifest))
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if tensor.dtype not in _NAMES:
+            raise ValueError(f"{name!r} has the type {tensor.dtype}, which cannot be saved")
+        digest.update(_canonical([name, _NAMES[tensor.dtype], list(tensor.shape)]))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def verify_content(
+    path: str | os.PathLike[str], found: TensorFile, manifest: Mapping[str, Any]
+) -> None:
+    """`UnsafeFileError` where a file's bytes are not those its manifest was written with.
+
+    The file is read block by block, not into memory. Files of old versions carry no digest to compare.
+    """
+    if CONTENT_KEY not in manifest:
+        return
+    digest = hashlib.sha256(_canonical(manifest))
+    with open_regular(path) as (stream, _):
+        for name, place in sorted(found.places.items()):
+            digest.update(_canonical([name, place.dtype, list(place.shape)]))
+            for block in _blocks(stream, place):
+                digest.update(block)
+    if manifest[CONTENT_KEY] != digest.hexdigest():
+        raise UnsafeFileError(
+            f"{os.fspath(path)!r} is damaged: its content is not what was written (sha256 differs)"
+        )
+
+
+def _canonical(data: Any) -> bytes:
+    if isinstance(data, Mapping):
+        data = {key: value for key, value in data.items() if key != CONTENT_KEY}
+    return json.dumps(data, sort_keys=True).encode() + b"\n"
+
+
+def _blocks(stream: BinaryIO, place: TensorPlace) -> Iterator[bytes]:
+    stream.seek(place.begin)
+    left = place.end - place.begin
+    while left > 0:
+        block = stream.read(min(left, _BLOCK))
+        if not block:
+            raise OSError("it became shorter while it was read")
+        left -= len(block)
+        yield block

@@ -1,0 +1,57 @@
+"""Turning a pickle that someone trusts into a safetensors file, in a process of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from metta.errors import UnsafeFileError
+from metta.files import atomic_write
+from metta.store.foreign_files import open_regular
+from metta.store.safe_read import TensorFile, check_tensor_file
+
+__all__ = ["convert_pickle"]
+
+_SECONDS = 600
+
+
+def convert_pickle(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, part: str | None = None
+) -> TensorFile:
+    """Write the tensors of a `torch.save` file as safetensors, named by their path, e.g. ``layer.0.bias``.
+
+    `part` takes one entry of the file, e.g. ``model_state_dict``. Whatever is not tensors is an
+    `UnsafeFileError`, and so is what the restricted unpickler of torch refuses: nothing is read without it.
+    """
+    command = [sys.executable, "-I", "-m", "metta.store.unpickling", *([part] if part else [])]
+    with (
+        open_regular(source) as (stream, _),
+        tempfile.TemporaryDirectory(prefix="metta-convert-") as folder,
+    ):
+        converted = Path(folder) / "tensors"
+        with converted.open("wb") as output:
+            try:
+                ended = subprocess.run(
+                    command,
+                    stdin=stream, stdout=output, stderr=subprocess.PIPE,
+                    cwd=folder, env={"OMP_NUM_THREADS": "1"}, timeout=_SECONDS, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired as error:
+                raise _refused(source, f"it took more than {_SECONDS} seconds") from error
+        if ended.returncode:
+            said = ended.stderr.decode(errors="replace").strip().splitlines()
+            by_signal = f"its process ended by signal {-ended.returncode}"
+            raise _refused(source, by_signal if ended.returncode < 0 or not said else said[-1])
+        found = check_tensor_file(converted)  # what comes from such a process is not trusted either
+        atomic_write(target, lambda place: _copy(converted, place))
+    return found
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+
+
+def _refused(source: str | os.PathLike[str], why: str) -> UnsafeFileError:
+    return UnsafeFileError(f"{os.fspath(source)!r} was not converted: {why[:400]}")

@@ -1,0 +1,168 @@
+"""Tensors of files from others: headers are measured before anything is taken in, and nothing is run."""
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import psutil
+import safetensors
+import torch
+from torch import Tensor
+
+from metta.errors import UnsafeFileError
+from metta.store.foreign_files import open_regular, refuse_code
+from metta.store.safe_json import brief, parse_json, read_json
+
+__all__ = [
+    "DTYPES",
+    "TensorFile",
+    "TensorPlace",
+    "check_tensor_file",
+    "load_announced",
+    "read_json",
+    "read_tensors",
+    "refuse_code",
+    "refuse_false_booleans",
+]
+
+MAX_HEADER_BYTES = 8 * 2**20
+MAX_TENSORS = 20_000
+MAX_DIMENSIONS = 32
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
+    "BOOL": torch.bool,
+}  # fmt: skip
+"""Types of tensors that are read and written, in the words of the format."""
+_METADATA = "__metadata__"
+
+
+class TensorPlace(NamedTuple):
+    """Type and shape of a tensor, and between which bytes of its file it lies."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """What the header of a safetensors file announces, after it was checked."""
+
+    metadata: dict[str, str]
+    places: dict[str, TensorPlace]
+
+    @property
+    def data_bytes(self) -> int:
+        """Memory that all tensors take."""
+        return sum(place.end - place.begin for place in self.places.values())
+
+
+def read_tensors(
+    path: str | os.PathLike[str], *, follow_symlink: bool = True
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors of a checked safetensors file, in memory of their own, and the metadata beside them."""
+    announced = check_tensor_file(path, follow_symlink=follow_symlink)
+    return load_announced(path, announced), announced.metadata
+
+
+def load_announced(path: str | os.PathLike[str], announced: TensorFile) -> dict[str, Tensor]:
+    """Tensors of a file whose header was checked already, in memory of their own."""
+    available = psutil.virtual_memory().available
+    if announced.data_bytes > available:
+        raise UnsafeFileError(
+            f"{os.fspath(path)!r} announces {announced.data_bytes} bytes of tensors, but only "
+            f"{available} bytes of memory are free here"
+        )
+    try:
+        with safetensors.safe_open(path, framework="pt") as opened:
+            mapped = {name: opened.get_tensor(name) for name in announced.places}
+            refuse_false_booleans(path, mapped)
+            return {name: tensor.clone() for name, tensor in mapped.items()}
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise UnsafeFileError(f"{os.fspath(path)!r} cannot be read: {error}") from error
+
+
+def refuse_false_booleans(path: str | os.PathLike[str], tensors: dict[str, Tensor]) -> None:
+    """Booleans are 0 or 1: torch computes nonsense with other bytes under that name."""
+    for name, tensor in tensors.items():
+        if tensor.dtype is torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
+            raise UnsafeFileError(
+                f"{os.fspath(path)!r} is damaged: {brief(name)} holds bytes that are no booleans"
+            )
+
+
+def check_tensor_file(path: str | os.PathLike[str], *, follow_symlink: bool = True) -> TensorFile:
+    """See that a safetensors file is sound, by its header alone; nothing is allocated for its tensors.
+
+    The header must be within the limits, and its tensors of known types and lie end to end in the data.
+    """
+    with open_regular(path, follow_symlink=follow_symlink) as (stream, size):
+        refuse_code(path)
+        try:
+            header, first = _read_header(stream, size)
+            return _checked(header, first, size)
+        except ValueError as error:
+            raise UnsafeFileError(
+                f"{os.fspath(path)!r} is not a safetensors file, or is damaged: {error}"
+            ) from error
+
+
+def _read_header(stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    length = int.from_bytes(stream.read(8), "little")
+    if size < 8 or length > size - 8:
+        raise ValueError(f"its header should have {length} bytes, the whole file has {size}")
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {length} bytes, more than {MAX_HEADER_BYTES}")
+    header = parse_json(stream.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("its header is not a JSON object")
+    return header, 8 + length
+
+
+def _checked(header: dict[str, Any], first: int, size: int) -> TensorFile:
+    """Tensors of a header whose data lies between `first` and `size`."""
+    metadata = header.pop(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its metadata is not a mapping of texts")
+    if len(header) > MAX_TENSORS:
+        raise ValueError(f"it announces {len(header)} tensors, more than {MAX_TENSORS}")
+    places = {name: _place(name, entry, first) for name, entry in header.items()}
+    reached = first
+    for begin, end in sorted((place.begin, place.end) for place in places.values()):
+        if begin != reached:
+            raise ValueError(f"tensors overlap or leave a gap at byte {reached}")
+        reached = end
+    if reached != size:
+        raise ValueError(f"its tensors end at byte {reached}, the file at {size}")
+    return TensorFile(metadata, places)
+
+
+def _place(name: str, entry: Any, first: int) -> TensorPlace:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{brief(name)} is not described by dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ValueError(
+            f"{brief(name)} has the type {brief(dtype)}; known are {', '.join(DTYPES)}"
+        )
+    if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"{brief(name)} has no shape of up to {MAX_DIMENSIONS} sizes")
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise ValueError(f"{brief(name)} does not lie between two offsets")
+    begin, end = offsets
+    # a size of 0 must not hide others that overflow
+    if math.prod(max(size, 1) for size in shape) >= 2**60:
+        raise ValueError(f"{brief(name)} has the impossible shape {shape}")
+    if end - begin != math.prod(shape) * DTYPES[dtype].itemsize:
+        raise ValueError(f"{brief(name)} does not fill bytes {begin} to {end} with {dtype} {shape}")
+    return TensorPlace(dtype, tuple(shape), first + begin, first + end)
+
+
+def _are_sizes(found: Any) -> bool:
+    return isinstance(found, list) and all(
+        type(size) is int and 0 <= size < 2**60 for size in found
+    )

@@ -1,0 +1,124 @@
+"""The inside of `metta convert`: a process of its own that turns a pickle of tensors into safetensors.
+
+It reads the pickle from its standard input and writes safetensors to its standard output. This is the
+only place of metta that unpickles a file, and it does so under torch's restricted unpickler, with bounded
+memory, time and output, and without a network where the kernel allows to leave it.
+"""
+
+import ctypes
+import os
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metta.errors import UnsafeFileError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["flatten", "main"]
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_CPU_SECONDS = 120
+_SPARE_BYTES = 2**30
+_DEEPEST = 32
+_MOST_TENSORS = 20_000
+
+
+def main(part: str = "") -> int:
+    """Convert standard input to standard output; returns the exit code, and tells errors on stderr."""
+    _leave_network()  # before torch starts threads: the kernel asks for a single one
+    import safetensors.torch
+    import torch
+
+    _limit(os.fstat(0).st_size)
+    try:
+        loaded = torch.load(sys.stdin.buffer, map_location="cpu", weights_only=True)
+        tensors = dict(flatten(_part_of(loaded, part)))
+        if not 0 < len(tensors) <= _MOST_TENSORS:
+            raise UnsafeFileError(f"it holds {len(tensors)} tensors")
+        sys.stdout.buffer.write(safetensors.torch.save(tensors))
+        sys.stdout.buffer.flush()
+    except Exception as error:  # noqa: BLE001  # a hostile file may raise anything
+        sys.stderr.write(f"{_explain(error)}\n")
+        return 1
+    return 0
+
+
+def flatten(tree: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, "Tensor"]]:
+    """Every tensor of nested mappings and sequences, with dotted names and memory of its own."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        yield name or "tensor", _plain(tree, name)
+    elif isinstance(tree, dict | list | tuple) and depth < _DEEPEST:
+        items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        seen: set[str] = set()
+        for key, item in items:
+            for path, tensor in flatten(item, f"{name}.{key}" if name else str(key), depth + 1):
+                if path in seen:
+                    raise UnsafeFileError(f"two of its tensors would be called {path!r}")
+                seen.add(path)
+                yield path, tensor
+    else:
+        raise UnsafeFileError(
+            f"{name or 'its content'!r} is no tensor, but of the type {type(tree).__name__}; where only a "
+            "part of the file is tensors, name it: --part NAME"
+        )
+
+
+def _plain(tensor: "Tensor", name: str) -> "Tensor":
+    import torch
+
+    from metta.store.safe_read import DTYPES
+
+    if tensor.layout is not torch.strided or tensor.dtype not in DTYPES.values():
+        raise UnsafeFileError(f"{name!r} is a {tensor.layout} tensor of {tensor.dtype}")
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _part_of(loaded: Any, part: str) -> Any:
+    for key in part.split(".") if part else ():
+        if not isinstance(loaded, dict) or key not in loaded:
+            raise UnsafeFileError(f"it has no part {part!r}")
+        loaded = loaded[key]
+    return loaded
+
+
+def _explain(error: Exception) -> str:
+    """One line; torch's own advice, to read the file without restrictions, is not passed on."""
+    if isinstance(error, UnsafeFileError):
+        return str(error)
+    named = re.search(r"GLOBAL ([\w.]{1,100})", str(error))
+    if named:
+        return f"it asks to run {named[1]}, which tensors do not need"
+    return f"torch cannot read it: {type(error).__name__}: {str(error)[:300]}".splitlines()[0]
+
+
+def _limit(size: int) -> None:
+    """Bound memory, time, output, new processes and dumps; nothing can raise the bounds again."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    used = pages * resource.getpagesize()
+    limits = {
+        resource.RLIMIT_AS: used + _SPARE_BYTES + 6 * size,
+        resource.RLIMIT_FSIZE: 2 * size + _SPARE_BYTES,
+        resource.RLIMIT_CPU: _CPU_SECONDS,
+        resource.RLIMIT_NPROC: 0,
+        resource.RLIMIT_CORE: 0,
+    }
+    for limit, value in limits.items():
+        _, hard = resource.getrlimit(limit)
+        bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (bounded, bounded))
+
+
+def _leave_network() -> bool:
+    """Into a network of one's own, which is empty; False where the kernel forbids it."""
+    return bool(ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET) == 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

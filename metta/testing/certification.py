@@ -1,0 +1,171 @@
+"""Is a user's own set-up exact? Kill it, resume it, and compare every component with an undisturbed run."""
+
+import dataclasses
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metta.errors import MettaError
+from metta.rl.clean_trainer import Trainer
+from metta.store.checkpoint_files import read_checkpoint
+from metta.store.run_directory import RunDirectory
+from metta.testing.digests import (
+    NAMES_FILES,
+    DigestHook,
+    compare_digests,
+    first_difference,
+    read_digests,
+)
+from metta.train.train_config import TrainingConfig
+
+__all__ = ["Certificate", "certify"]
+
+_CONFIG, _DIGESTS, _LOG = "certified.yaml", "digests.jsonl", "output.txt"
+_KILLED = -9
+
+
+@dataclass
+class Certificate:
+    """What came of it."""
+
+    promise: str
+    """What the environments' class lets one expect."""
+    epochs: int
+    kills: list[int]
+    """For each kill, how many epochs were done."""
+    differences: dict[str, str] = field(default_factory=dict)
+    """Component -> where it first differs from the undisturbed run."""
+    components: list[str] = field(default_factory=list)
+    noise: str | None = None
+    """Where two undisturbed runs differ from each other; then nothing can be exact."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the killed run equals the undisturbed one, to the bit."""
+        return not self.differences and self.noise is None
+
+
+def certify(
+    config: TrainingConfig, *, epochs: int = 6, kills: int = 3, seed: int = 0
+) -> Certificate:
+    """Train a shortened run three times, in processes of their own, and kill the third `kills` times.
+
+    The first two must be equal, or the set-up is not reproducible at all. Settings are the given ones,
+    except that a run has `epochs` epochs, is saved after each of them, and is neither evaluated nor
+    logged to W&B.
+    """
+    with tempfile.TemporaryDirectory(prefix="metta-certify-") as name:
+        folder = Path(name)
+        short = _shortened(config, epochs)
+        whole, again, killed = (folder / part for part in ("whole", "again", "killed"))
+        for path in (whole, again, killed):
+            path.mkdir()
+            short.to_yaml(path / _CONFIG)
+        _finish(whole)
+        _finish(again)
+        reached = _train_and_kill(killed, kills, epochs, random.Random(seed))
+        certificate = Certificate(_promise(whole), epochs, reached)
+        noise = _compare(whole, again)
+        if noise:
+            certificate.noise = next(f"{name}: {place}" for name, place in noise.items())
+        certificate.differences = _compare(whole, killed)
+        certificate.components = sorted(read_digests(whole / _DIGESTS)[1][0].keys() - {NAMES_FILES})
+        return certificate
+
+
+def _shortened(config: TrainingConfig, epochs: int) -> TrainingConfig:
+    trainer = config.trainer
+    batch = trainer.rollout.num_envs * trainer.rollout.horizon
+    trainer = dataclasses.replace(
+        trainer,
+        total_timesteps=epochs * batch,
+        verbose=False,
+        checkpoint=dataclasses.replace(trainer.checkpoint, checkpoint_interval=1, keep_every=1),
+        evaluation=dataclasses.replace(trainer.evaluation, eval_episodes=0),
+        logging=dataclasses.replace(
+            trainer.logging, wandb=dataclasses.replace(trainer.logging.wandb, mode="off")
+        ),
+    )
+    return dataclasses.replace(config, trainer=trainer)
+
+
+def _start(folder: Path) -> "subprocess.Popen[bytes]":
+    with (folder / _LOG).open("ab") as log:
+        command = [sys.executable, "-m", __name__, str(folder)]
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def _finish(folder: Path) -> None:
+    code = _start(folder).wait()
+    if code != 0:
+        last = (folder / _LOG).read_text(errors="replace").strip().splitlines()
+        raise MettaError(
+            f"the set-up does not train: its process ended with code {code}: "
+            f"{last[-1] if last else 'it said nothing'}"
+        )
+
+
+def _train_and_kill(
+    folder: Path, kills: int, epochs: int, random_numbers: random.Random
+) -> list[int]:
+    """Kill after ever more epochs, at a random moment of the one under way; returns epochs reached."""
+    reached: list[int] = []
+    for number in range(kills):
+        target = 1 + number * max(epochs - 1, 1) // max(kills, 1)
+        process = _start(folder)
+        saved = RunDirectory(folder).checkpoint_dir / f"epoch_{target:06d}"
+        while process.poll() is None and not saved.exists():
+            time.sleep(0.005)
+        time.sleep(random_numbers.uniform(0, 0.05))
+        process.kill()
+        if process.wait() == _KILLED:
+            reached.append(_epochs_done(folder))
+    _finish(folder)
+    return reached
+
+
+def _epochs_done(folder: Path) -> int:
+    path = folder / _DIGESTS
+    return max(read_digests(path), default=0) if path.exists() else 0
+
+
+def _compare(whole: Path, other: Path) -> dict[str, str]:
+    """Component -> where it differs first."""
+    expected, found = read_digests(whole / _DIGESTS), read_digests(other / _DIGESTS)
+    differences: dict[str, str] = {}
+    for epoch in sorted(found):
+        difference = compare_digests(expected, {epoch: found[epoch]})
+        for name in difference[1] if difference is not None else ():
+            if name not in differences:
+                differences[name] = f"epoch {epoch}{_place(whole, other, epoch, name)}"
+    return differences
+
+
+def _place(whole: Path, other: Path, epoch: int, name: str) -> str:
+    expected, found = (
+        read_checkpoint(RunDirectory(run).checkpoint_dir / f"epoch_{epoch:06d}").snapshot
+        for run in (whole, other)
+    )
+    place = first_difference(expected.get(name, {}), found.get(name, {}))
+    return "" if place is None else f": {place.removeprefix('/state')}"
+
+
+def _promise(folder: Path) -> str:
+    return (folder / "promise.txt").read_text()
+
+
+def _train(folder: Path) -> None:
+    config = TrainingConfig.from_yaml(folder / _CONFIG)
+    with Trainer(config, run_dir=folder) as trainer:
+        promise = trainer.session.promise if trainer.session is not None else None
+        (folder / "promise.txt").write_text("" if promise is None else promise.describe())
+        trainer.add_hook(DigestHook(folder / _DIGESTS))
+        trainer.train()
+
+
+if __name__ == "__main__":
+    _train(Path(sys.argv[1]))

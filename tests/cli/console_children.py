@@ -1,0 +1,60 @@
+"""`metta train` in a forked process whose console is a named pipe."""
+
+import os
+import signal
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+from metta.cli.main import main
+from metta.errors import MettaWarning
+
+TINY = ["num_envs=2", "horizon=16", "update_epochs=1", "num_minibatches=1", "hidden_size=8",
+        "eval_episodes=0", "checkpoint_interval=5", "monitor_seconds=0"]  # fmt: skip
+
+
+class TalkingEnv(CartPoleEnv):
+    """Prints and warns in every step."""
+
+    def step(self, action: Any) -> Any:
+        print("a step is taken", flush=True)
+        print("and somebody complains", file=sys.stderr, flush=True)
+        warnings.warn("every step is worth a warning", MettaWarning, stacklevel=1)
+        return super().step(action)
+
+
+gymnasium.register("Talking-v0", TalkingEnv)
+
+
+def warm_up() -> None:
+    """Train once, so that everything is imported that is imported late."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["train", "CartPole-v1", *TINY, "total_timesteps=64", "verbose=false"]
+        assert main([*words, "--output", folder]) == 0
+
+
+def train(
+    run: str, steps: int, env: str = "CartPole-v1", console: str | None = None, nohup: bool = False
+) -> None:
+    """Train in a folder; stdout and stderr are the named pipe `console`, or files beside the run."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    path = Path(run)
+    for number in (1, 2):
+        target = console or str(path.parent / f"{path.name}-{number}.txt")
+        os.dup2(os.open(target, os.O_WRONLY | os.O_CREAT), number)
+    words = [
+        env,
+        *TINY,
+        f"total_timesteps={steps}",
+        "--run",
+        path.name,
+        "--output",
+        str(path.parent),
+    ]
+    warnings.simplefilter("always")
+    sys.exit(main(["train", *words]))

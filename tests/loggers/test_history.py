@@ -1,0 +1,89 @@
+"""Rows of metrics, each once, whatever a crash took back."""
+
+import csv
+import math
+from pathlib import Path
+
+from metta.loggers import CsvSink, EventLog, StatsClient, StatsLogger
+from metta.loggers.history import metric_rows
+from metta.loggers.sink import MetricRow
+
+
+def begin(log: EventLog, epoch: int) -> None:
+    StatsClient(log).create_run("run", from_epoch=epoch)
+
+
+def add(log: EventLog, epoch: int, loss: float) -> None:
+    metrics = {"losses/loss": loss}
+    log.append("metrics", {"agent_step": 10 * epoch, "epoch": epoch, "metrics": metrics})
+
+
+def test_later_rows_are_taken_back_when_a_run_goes_on_from_before_them(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events.jsonl") as log:
+        begin(log, 0)
+        for epoch in (1, 2, 3):
+            add(log, epoch, float(epoch))
+        begin(log, 1)
+        for epoch in (2, 3, 4):
+            add(log, epoch, epoch + 0.5)
+        begin(log, 4)
+        add(log, 5, math.nan)
+        rows = metric_rows(log.path)
+    assert [(row.agent_step, row.epoch) for row in rows] == [(10 * e, e) for e in range(1, 6)]
+    losses = [row.metrics["losses/loss"] for row in rows]
+    assert losses[:-1] == [1.0, 2.5, 3.5, 4.5]
+    assert math.isnan(losses[-1])
+
+
+def test_rows_of_another_run_stay_when_a_run_begins(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    with EventLog(path, run_id="a") as log:
+        begin(log, 0)
+        add(log, 1, 0.5)
+    with EventLog(path, run_id="b") as log:
+        begin(log, 0)
+        add(log, 1, 0.25)
+    assert [row.metrics["losses/loss"] for row in metric_rows(path)] == [0.5, 0.25]
+
+
+def test_the_table_follows_the_event_log_when_a_run_goes_on(tmp_path: Path) -> None:
+    """Rows that were lost are taken out, rows that the sink had not written yet are put in."""
+    table = tmp_path / "metrics.csv"
+    with EventLog(tmp_path / "events.jsonl") as log:
+        begin(log, 0)
+        for epoch in (1, 2, 3):
+            add(log, epoch, float(epoch))
+        sink = CsvSink(table)
+        sink.write(MetricRow(10, 1, {"losses/loss": 1.0}))  # then the process was killed
+        sink.close()
+        begin(log, 2)
+        with StatsLogger([CsvSink(table)], event_log=log) as logger:
+            logger.rewind()
+            logger.log({"losses/loss": 3.5}, agent_step=30, epoch=3)
+    with table.open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["epoch"], row["losses/loss"]) for row in rows] == [
+        ("1", "1.0"), ("2", "2.0"), ("3", "3.5")
+    ]  # fmt: skip
+
+
+def test_nothing_is_written_when_a_run_has_no_rows_yet(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events.jsonl") as log:
+        begin(log, 0)
+        with StatsLogger([CsvSink(tmp_path / "metrics.csv")], event_log=log) as logger:
+            logger.rewind()
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+def test_training_goes_on_when_the_table_cannot_be_rewritten(tmp_path: Path) -> None:
+    import pytest
+
+    from metta.errors import MettaWarning
+
+    (tmp_path / "metrics.csv").mkdir()
+    with EventLog(tmp_path / "events.jsonl") as log:
+        begin(log, 0)
+        add(log, 1, 0.5)
+        logger = StatsLogger([CsvSink(tmp_path / "metrics.csv")], event_log=log)
+        with pytest.warns(MettaWarning, match="csv sink could not be brought in line"):
+            logger.rewind()
