@@ -65,9 +65,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         parser.print_help()
         return _OK
     _take_rest(parser, options, rest)
-    with _ending_signals() as received, _plain_warnings():
-        status = _run(options)
-    return 128 + received[0] if received and status == _INTERRUPTED else status
+    with _ending_signals(), _plain_warnings():
+        return _run(options)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -119,9 +118,9 @@ def _run(options: argparse.Namespace) -> int:
     except MettaError as error:
         print(_scrubbed(f"metta: {type(error).__name__}: {error}"), file=sys.stderr)
         return _USAGE if isinstance(error, ConfigError | MissingExtraError) else _FAILED
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("metta: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return 128 + int(interrupt.args[0]) if interrupt.args else _INTERRUPTED
     return status
 
 
@@ -158,26 +157,24 @@ def _plain_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def _ending_signals() -> Iterator[list[int]]:
-    """SIGTERM and the end of the terminal end a command as Ctrl-C does, and are remembered in the list.
+def _ending_signals() -> Iterator[None]:
+    """SIGTERM and the end of the terminal end a command as Ctrl-C does: `KeyboardInterrupt` has the number.
 
     A signal that is ignored stays so, as in ``nohup metta train``.
     """
-    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
 
     def handle(number: int, _: FrameType | None) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(number)
 
     before: dict[signal.Signals, Any] = {}
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, handle)
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from metta.cli.resume import find_run
 from metta.cli.tables import shown_bytes, table
-from metta.errors import CheckpointError, ConfigError, MettaWarning
+from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
+from metta.store.safe_json import read_json
 
 if TYPE_CHECKING:
     from metta.agent.policy_record import PolicyRecord
@@ -105,8 +106,8 @@ def _checkpoint_dir(run: Path) -> Path:
 
     directory = RunDirectory(run)
     try:
-        given = json.loads(directory.about_file.read_text())["checkpoint_dir"]
-    except (OSError, ValueError, KeyError, TypeError):
+        given = read_json(directory.about_file)["checkpoint_dir"]
+    except (UnsafeFileError, KeyError, TypeError):
         given = None
     return Path(given) if isinstance(given, str) else directory.checkpoint_dir
 

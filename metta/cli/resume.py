@@ -1,12 +1,12 @@
 """`metta resume`: go on with a run."""
 
 import argparse
-import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metta.errors import ConfigError, did_you_mean
+from metta.errors import ConfigError, UnsafeFileError, did_you_mean
+from metta.store.safe_json import read_json
 
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
@@ -104,8 +104,8 @@ def _provenance(file: Path, resolved: "Resolved") -> dict[str, Any]:
     """Who set each value: as stored, except for those that are changed now."""
     fresh = resolved.provenance()
     try:
-        stored = json.loads(file.read_text())["settings"]
-    except (OSError, ValueError, KeyError, TypeError):
+        stored = dict(read_json(file)["settings"])
+    except (UnsafeFileError, ValueError, KeyError, TypeError):
         return fresh  # config.yaml and the command line are all that is known
     for path, about in stored.items():
         if path in fresh["settings"] and fresh["settings"][path]["value"] == about["value"]:

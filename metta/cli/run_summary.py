@@ -1,7 +1,6 @@
 """How a run stands, read from the files it wrote."""
 
 import datetime
-import json
 import math
 import os
 import re
@@ -12,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metta.errors import MettaError
+from metta.errors import MettaError, UnsafeFileError
 from metta.loggers.event_log import Event, read_events
+from metta.store.safe_json import read_json
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["RunSummary", "summarize"]
@@ -129,13 +129,13 @@ def _is_at_work(folder: Path) -> bool:
     """Whether the process that took the run's lock still lives and has it; the lock is left alone."""
     file = folder / "run.lock"
     try:
-        about = json.loads(file.read_text())
+        about = read_json(file)
         pid = int(about["pid"])
         if about["host"] != socket.gethostname():
             # nobody can ask for its processes from here
             return time.time() - (folder / "events.jsonl").stat().st_mtime < _SILENT_SECONDS
         return _is_alive(pid) and _is_locked(file, pid) is not False
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+    except (UnsafeFileError, OSError, ValueError, KeyError, TypeError, OverflowError):
         return False
 
 

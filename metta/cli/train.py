@@ -56,6 +56,10 @@ def train_in(
         if before:
             print(f"goes on from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
         trainer.train()
+    except KeyboardInterrupt:
+        if list_checkpoints(run.checkpoint_dir):
+            print(f"interrupted; go on with: metta resume {run.path}")
+        raise
     finally:
         trainer.cleanup()
     # a signal that comes when the goal is reached, as during the last evaluation, stops nothing
@@ -108,7 +112,7 @@ def new_run_dir(output: Path, config: TrainingConfig) -> Path:
     for number in itertools.count(1):
         run_dir = output / (stem if number == 1 else f"{stem}-{number}")
         try:
-            run_dir.mkdir()
+            run_dir.mkdir(mode=0o700)
         except FileExistsError:
             continue
         break

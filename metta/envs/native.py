@@ -105,7 +105,11 @@ class NativeVecEnv:
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
         """`snapshot` where the vector environment gives and takes its state, else `boundary`."""
         promise = RestorePromise("boundary", "as asked for")
-        if wanted != "boundary":
+        if wanted == "sync_reset":
+            promise = RestorePromise(
+                "sync_reset", "if its resets obey their seeds; it was not tried"
+            )
+        elif wanted != "boundary":
             promise = RestorePromise("snapshot", "")
             if not has_own_state(self._env):
                 name = type(self._env).__name__
@@ -122,7 +126,7 @@ class NativeVecEnv:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the vector environment stands, in its own words; `boundary` before the first reset."""
-        if not self._order.stands_still("state_dict()") or self._restore_class == "boundary":
+        if not self._order.stands_still("state_dict()") or self._restore_class != "snapshot":
             return boundary_state()
         return snapshot_state(lambda: {"env": snapshot_env(self._env), "ended": self._ended.copy()})
 

@@ -32,6 +32,8 @@ _STEPS_BEFORE_CUTS, _STEPS_AFTER_CUT, _STEPS_IN_NEXT_EPISODE = 8, 48, 16
 _SECONDS = 2.0
 """Enough for each class: slow environments are compared at fewer cuts, over fewer steps."""
 _FEWEST_STEPS = 3
+_MAX_VALUES = 200_000
+"""Plain values of all environments together, beyond which a state is too large for every checkpoint."""
 
 
 def check_restore(
@@ -48,7 +50,8 @@ def check_restore(
     """
     if wanted == "boundary":
         return RestorePromise("boundary", "as asked for")
-    trial = _Trial(_distinct([factory] if callable(factory) else factory), spec, in_use)
+    factories = [factory] if callable(factory) else factory
+    trial = _Trial(_distinct(factories), spec, in_use, _MAX_VALUES // max(len(factories), 1))
     against: dict[RestoreClass, str] = {}
     names: list[RestoreClass] = ["snapshot", "replay"] if wanted == "auto" else [wanted]
     for name in names:
@@ -68,7 +71,8 @@ def check_restore(
 class _Player:
     """One environment, stepped as a trainer would step it."""
 
-    def __init__(self, env: GymEnv, spec: RowSpec) -> None:
+    def __init__(self, env: GymEnv, spec: RowSpec, max_values: int) -> None:
+        self._max_values = max_values
         self._arrays = RowArrays.allocate(spec.obs_spec, 1, spec.mask_size)
         self._rows = GymRows([env], spec, self._arrays, 0)
         self._action_space = spec.action_space
@@ -100,6 +104,11 @@ class _Player:
     def take_state(self) -> "_Bring":
         """A way to bring another player to where this one stands now."""
         states = self._rows.row_states()
+        num_values = _num_values(states)
+        if num_values > self._max_values:
+            raise StateError(
+                f"its state has {num_values:,} values, too many to be saved with every checkpoint"
+            )
         return lambda other: other._rows.load_row_states(states)
 
     def take_actions(self) -> "_Bring":
@@ -141,9 +150,13 @@ class _Trial:
     """Tries one class after another, on environments of every factory."""
 
     def __init__(
-        self, factories: Sequence[EnvFactory], spec: RowSpec, in_use: Collection[GymEnv]
+        self,
+        factories: Sequence[EnvFactory],
+        spec: RowSpec,
+        in_use: Collection[GymEnv],
+        max_values: int,
     ) -> None:
-        self._factories, self._spec = factories, spec
+        self._factories, self._spec, self._max_values = factories, spec, max_values
         self._known_envs = list(in_use)
         self._deadline = 0.0
 
@@ -203,11 +216,20 @@ class _Trial:
             )
         self._known_envs.append(env)
         try:
-            yield _Player(env, self._spec)
+            yield _Player(env, self._spec, self._max_values)
         finally:
             # a throwaway that will not close is no reason against a class
             with contextlib.suppress(Exception):
                 env.close()
+
+
+def _num_values(state: Any) -> int:
+    """Plain values in a state; an array counts once, since it is saved as such."""
+    if isinstance(state, dict):
+        return sum(map(_num_values, state.values()))
+    if isinstance(state, list | tuple):
+        return sum(map(_num_values, state))
+    return 1
 
 
 def _lead_astray(player: _Player) -> None:

@@ -222,25 +222,22 @@ class WorkerPool:
                 self._give_up_dead(worker)
         return bool(events)
 
-    def _read(self, worker: WorkerProcess) -> int:
-        """Put what a worker says into the inbox; the number of answers there were."""
+    def _read(self, worker: WorkerProcess) -> None:
+        """Put what a worker says into the inbox."""
         try:
-            answers = worker.read()
-            for command, flags, payload in answers:
+            for command, flags, payload in worker.read():
                 if flags & FLAG_ERROR:
                     self._give_up_env(worker, payload)
                 elif command == SIGN_OF_LIFE:
                     self._deadline = time.monotonic() + self._patience
                 else:
                     self._inbox[command][worker.index] = Answer(flags, payload)
-        except (GarbageError, KeyError):
+        except (GarbageError, KeyError, TypeError, ValueError):
             self._give_up(
                 worker,
                 f"{worker.name} said something that is no answer, and was killed; an environment wrote to "
                 "a file descriptor that is not its own",
             )
-            return 0
-        return len(answers)
 
     def _give_up_env(self, worker: WorkerProcess, payload: bytes) -> None:
         report = json.loads(payload)
@@ -250,9 +247,7 @@ class WorkerPool:
         self._give_up(worker, message, is_env_error=True)
 
     def _give_up_dead(self, worker: WorkerProcess) -> None:
-        # its last words may be the error that it died of
-        while worker.index not in self._failures and self._read(worker):
-            pass
+        # its last words, perhaps the error that it died of, were read just before: they come first
         how = "closed the pipe of its answers"
         if worker.end.within(_CLOSE_AFTER_FAILURE_SECONDS):
             how = f"died with exit code {worker.exit_code()}"

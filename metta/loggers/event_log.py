@@ -147,5 +147,5 @@ def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
 def _parse(line: bytes) -> Event | None:
     try:
         return Event(**json.loads(line))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from metta.errors import ConfigError, MissingExtraError
+from metta.files import atomic_write
 from metta.loggers.sink import MetricRow
 from metta.secrets import scrub_all
 from metta.train.run_config import WandbConfig
@@ -95,8 +96,8 @@ def open_wandb_run(
     """A run of W&B for a run directory, or None where it is off; extra `wandb`.
 
     It is quiet, asks nothing, and leaves output, signals and exit handlers of this process alone.
-    Offline it needs no network and writes below ``run_dir/wandb`` only. Give it to `close_wandb_run`
-    in the end.
+    Offline it needs no network and writes below ``run_dir/wandb`` only. A run directory that had one
+    before goes on with the same id. Give it to `close_wandb_run` in the end.
     """
     if config.mode == "off":
         return None
@@ -131,8 +132,12 @@ def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, A
         x_disable_stats=True,  # `SystemMonitor` looks already
         x_disable_meta=True,  # it has the command line, and with it whatever stood there
     )
+    id_file = folder / "wandb" / "run-id.txt"
+    known = id_file.read_text().strip() if id_file.exists() else None
     with _exit_handlers_kept():
         run: WandbRun = wandb.init(
+            id=known,
+            resume="allow" if known and config.mode == "online" else None,
             mode="offline" if config.mode == "offline" else "online",
             dir=str(folder),
             project=config.project,
@@ -142,7 +147,13 @@ def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, A
             config=config_dict,
             settings=settings,
         )
+    if known is None:
+        atomic_write(id_file, lambda path: _write_text(path, run.id))
     return run
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)
 
 
 def close_wandb_run(run: WandbRun | None, *, exit_code: int = 0) -> None:

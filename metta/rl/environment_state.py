@@ -72,6 +72,13 @@ class EnvironmentState:
         env, collector = self.collector.vec_env, self.collector
         if state["class"] == "boundary":
             self.num_boundaries += collector.stands_elsewhere
+            if self._syncs and collector.stands_elsewhere:
+                warnings.warn(
+                    "this run was saved between the checkpoints of its interval, where no episodes are "
+                    "reset; fresh ones begin, so it differs from an uninterrupted one",
+                    MettaWarning,
+                    stacklevel=2,
+                )
             return
         if not isinstance(env, RestorableVecEnv):
             raise StateError(

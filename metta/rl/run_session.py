@@ -10,7 +10,7 @@ from typing import Any
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import RestorePromise
-from metta.errors import ConfigError
+from metta.errors import ConfigError, UnsafeFileError
 from metta.files import atomic_write
 from metta.loggers import (
     ConsoleSink,
@@ -35,6 +35,7 @@ from metta.rl.training_components import TrainingComponents
 from metta.secrets import scrub_all
 from metta.store.checkpoint_files import Checkpoint
 from metta.store.run_directory import RunDirectory
+from metta.store.safe_json import read_json
 from metta.train.changes import check_changes
 from metta.train.layers import resolve
 from metta.train.origins import DEFAULT
@@ -219,8 +220,8 @@ class RunSession:
 
     def _about(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.directory.about_file.read_text())
-        except (OSError, ValueError):
+            found = read_json(self.directory.about_file)
+        except UnsafeFileError:
             return {}
         return found if isinstance(found, dict) else {}
 

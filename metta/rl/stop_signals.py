@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run at the end of its epoch; a second one ends it at once."""
+"""Ctrl-C, SIGTERM and SIGHUP end a run at the end of its epoch; a second one ends it at once."""
 
 import signal
 import threading
@@ -21,7 +21,9 @@ class StopSignals:
 
 @contextmanager
 def stopping_on_signals(state: TrainerState) -> Iterator[StopSignals]:
-    """Turn SIGINT and SIGTERM into a requested stop while the block runs.
+    """Turn SIGINT, SIGTERM and the end of the terminal into a requested stop while the block runs.
+
+    A second one interrupts at once: `KeyboardInterrupt` with its number.
 
     Hooks find the signal in ``state.shared["stop_signal"]``. Outside the main thread, where Python has no
     say over signals, nothing changes. A signal that the program ignores stays ignored.
@@ -34,12 +36,12 @@ def stopping_on_signals(state: TrainerState) -> Iterator[StopSignals]:
 
     def handle(number: int, _: FrameType | None) -> None:
         if signals.received is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
         signals.received = state.shared["stop_signal"] = number
         state.request_stop(f"{signal.Signals(number).name} was received")
 
     before: dict[signal.Signals, Any] = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, handle)
     try:

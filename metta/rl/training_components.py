@@ -95,7 +95,7 @@ def build_components(
     parts = (vecenv, policy, buffer, device)
     collector = RolloutCollector(*parts, seed=config.seed, actor=config.numerics.actor)
     plan = resolve_plan(config, policy, vecenv.num_groups, collector.actor_kind)
-    conditions = RunConditions(plan, threads_are_set=config.numerics.threads is not None)
+    conditions = RunConditions(plan, threads_are_set=config.numerics.threads > 0)
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state

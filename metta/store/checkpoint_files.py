@@ -145,7 +145,7 @@ def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_json(path: Path, data: Any) -> None:
-    text = json.dumps(data, allow_nan=False, indent=1)
+    text = json.dumps(data, allow_nan=False)
     write_durably(path, lambda target: _write_text(target, text))
 
 

@@ -15,6 +15,8 @@ MAY_CHANGE: tuple[str, ...] = (
     "trainer.rollout.num_workers",
     "trainer.rollout.step_timeout_seconds",
     "trainer.rollout.start_timeout_seconds",
+    "trainer.rollout.max_worker_restarts",
+    "trainer.rollout.on_env_error",
     "trainer.checkpoint.checkpoint_interval",
     "trainer.checkpoint.wandb_checkpoint_interval",
     "trainer.checkpoint.keep_last",

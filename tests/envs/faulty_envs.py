@@ -139,7 +139,14 @@ class StrangerEnv(CountdownEnv):
     def __init__(self) -> None:
         super().__init__()
         self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
+        self.has_begun = False
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.has_begun = True
+        return super().reset(**kwargs)
 
     def step(self, action: int) -> Any:
+        if not self.has_begun:
+            raise SimulatorError("reset was never called")
         observation, *rest = super().step(action)
         return (observation * os.getpid(), *rest)

@@ -254,7 +254,7 @@ def test_fresh_episodes_are_promised_when_a_vector_environment_says_nothing() ->
     assert vec_env.load_state_dict({"class": "boundary"}) is None
     with pytest.raises(EnvError, match="reset"):
         vec_env.send(0, np.zeros(2, np.int64))
-    for wanted in ("snapshot", "replay", "sync_reset"):
+    for wanted in ("snapshot", "replay"):
         with pytest.raises(ConfigError, match="has no get_state"):
             vec_env.prepare_restore(wanted)  # type: ignore[arg-type]
     vec_env.close()

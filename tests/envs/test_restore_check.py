@@ -350,3 +350,20 @@ def test_actions_are_repeated_when_the_world_is_box2ds() -> None:
     assert promise == RestorePromise(
         "replay", "attribute 'world' is a b2World, whose state cannot be read"
     )
+
+
+class Library(CountdownEnv):
+    """Carries a large table around."""
+
+    def __init__(self) -> None:
+        super().__init__(length=9)
+        self.table = {number: [number, number + 1] for number in range(30_000)}
+
+
+def test_episodes_are_repeated_when_a_state_is_too_large_to_be_saved_each_time() -> None:
+    env = Library()
+    spec = row_spec_of(env)
+    assert check_restore(Library, spec).restore_class == "snapshot"
+    promise = check_restore([Library] * 8, spec)
+    assert promise.restore_class == "replay"
+    assert "too many to be saved" in promise.reason

@@ -9,7 +9,16 @@ import pytest
 from metta.envs.row_spec import row_spec_of
 from metta.envs.shared_rows import allocate_block
 from metta.envs.toy import CountdownEnv
-from metta.envs.worker import BRING_TO, FRESH, GET_STATE, READY, RESET, unpack
+from metta.envs.worker import (
+    BRING_TO,
+    FLAG_ERROR,
+    FRESH,
+    GET_STATE,
+    HEADER,
+    READY,
+    RESET,
+    unpack,
+)
 from metta.envs.worker_jobs import worker_jobs
 from metta.envs.worker_pool import Answer, Limit, WorkerPool, WorkersFailedError
 from metta.envs.worker_process import worker_context
@@ -67,6 +76,8 @@ def test_every_failure_is_told_when_workers_die_together(pool: WorkerPool) -> No
     assert sorted(failure.worker for failure in caught.value.failures) == [0, 1]
     assert [failure.rows for failure in caught.value.failures] == [(0,), (1,)]
     assert "exit code -9" in str(caught.value)
+    # nobody waits for them any more
+    assert pool._by_descriptor == {}
 
 
 def test_a_new_process_answers_when_the_old_one_is_replaced(pool: WorkerPool) -> None:
@@ -90,6 +101,21 @@ def test_a_new_process_answers_when_the_old_one_is_replaced(pool: WorkerPool) ->
     assert pool.collect(0, LONG) == [QUIET] * 2
 
 
+def test_an_answer_of_the_old_process_is_dropped_when_it_is_replaced(pool: WorkerPool) -> None:
+    pool.post(RESET)
+    pool.collect(RESET, LONG)
+    pool.post(0)
+    assert pool.wait_for(0, 0, LONG) == QUIET
+    os.kill(pool.pids[0], signal.SIGKILL)
+    pool.post(RESET)
+    with pytest.raises(WorkersFailedError):
+        pool.collect(RESET, LONG)
+    pool.restart(0)
+    assert pool.wait_for(0, READY, LONG) == QUIET
+    with pytest.raises(WorkersFailedError, match="did not answer"):
+        pool.wait_for(0, 0, SHORT)
+
+
 def test_a_command_with_a_payload_reaches_one_worker_when_it_is_sent_there(
     pool: WorkerPool,
 ) -> None:
@@ -109,6 +135,18 @@ def test_a_forgotten_command_is_garbage_when_it_is_answered_after_all(pool: Work
     pool.post(RESET)
     with pytest.raises(WorkersFailedError, match="something that is no answer"):
         pool.collect(RESET, LONG)
+
+
+@pytest.mark.parametrize("report", [b"not JSON", b"[]", b"{}"])
+def test_an_error_is_garbage_when_nobody_can_read_it(pool: WorkerPool, report: bytes) -> None:
+    reader, writer = os.pipe()
+    os.dup2(reader, pool._workers[1].answers)
+    os.write(writer, HEADER.pack(RESET, FLAG_ERROR, 1, len(report)) + report)
+    pool.post(RESET)
+    with pytest.raises(WorkersFailedError, match=r"worker 1 .* said something that is no answer"):
+        pool.collect(RESET, LONG)
+    os.close(reader)
+    os.close(writer)
 
 
 def test_no_process_and_no_descriptor_is_left_when_workers_were_replaced_and_stopped() -> None:

@@ -13,7 +13,7 @@ from faults.forked import Watched, run_forked
 from faults.good_files import AGENTS, MAKERS, READERS
 from faults.trial import OK
 
-COUNT = 240
+COUNT = 200
 
 
 def test_every_bad_file_is_refused_when_it_is_read_in_any_way(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from faults.forked import Watched
 from faults.hostile_configs import trials, verdict
 from faults.trial import OK
 
-COUNT = 160
+COUNT = 120
 
 
 def test_every_bad_config_is_explained_when_it_is_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from faults.forked import Watched
 from faults.hostile_names import DOORS, NAMES, knock, trials, verdict
 from faults.trial import OK
 
-COUNT = 45
+COUNT = 40
 
 
 def test_no_name_leads_elsewhere_when_it_is_tried_at_every_door(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from faults.malicious_pickles import PLACES, trials, verdict
 from faults.payloads import payloads
 from faults.trial import OK
 
-COUNT = 15
+COUNT = 12
 
 
 def test_nothing_runs_when_programs_are_offered_as_data(tmp_path: Path) -> None:

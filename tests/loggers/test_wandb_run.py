@@ -103,3 +103,13 @@ def test_steps_are_the_axis_when_rows_are_logged() -> None:
     sink.write(MetricRow(20, 2, {"a": 2.0}))
     assert run.axes == {"metric/agent_step": None, "*": "metric/agent_step"}
     assert run.rows[1] == {"a": 2.0, "metric/agent_step": 20, "metric/epoch": 2}
+
+
+def test_the_run_of_wandb_is_the_same_when_a_run_goes_on(tmp_path: Path) -> None:
+    ids = []
+    for folder in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
+        run = open_wandb_run(OFFLINE, folder, "name", {})
+        assert run is not None
+        ids.append(run.id)
+        close_wandb_run(run)
+    assert ids[0] == ids[1] != ids[2]

@@ -116,6 +116,15 @@ def test_a_run_is_refused_or_goes_on_when_its_threads_change(tmp_path: Path) -> 
     assert train(tmp_path, threads=2, total_timesteps=80).state.epoch == 5  # its conditions now
 
 
+def test_the_saved_threads_are_used_when_a_run_goes_on_and_nobody_chose_them(
+    tmp_path: Path,
+) -> None:
+    train(tmp_path, threads=2)
+    trainer = train(tmp_path, threads=0, total_timesteps=64)
+    assert trainer.components is not None
+    assert trainer.components.plan.threads == 2
+
+
 def test_the_command_says_what_to_do_when_conditions_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -135,3 +135,14 @@ def test_episodes_end_at_the_checkpoint_when_they_are_reset_in_step(tmp_path: Pa
         assert promise is not None
         assert promise.restore_class == "sync_reset"
     assert starts == [True, False, True, False, True]  # fresh after epochs 2 and 4
+
+
+def test_it_is_said_when_a_run_in_step_goes_on_from_between_its_checkpoints(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"checkpoint_interval": 2, "env_restore": "sync_reset"}
+    with trainer_of(checkpoint_dir=tmp_path, **settings) as trainer:
+        trainer.train(3 * 32)  # the last checkpoint is one of no interval
+    with (
+        pytest.warns(MettaWarning, match="between the checkpoints of its interval"),
+        trainer_of(checkpoint_dir=tmp_path, **settings) as trainer,
+    ):
+        assert environments_of(trainer).num_boundaries == 1
