@@ -27,6 +27,8 @@ CAMPAIGNS: dict[str, int] = {
     "worker_faults": 1000,
     "trainer_kills": 200,
     "planted_secrets": 68,
+    "bad_numbers": 240,
+    "soak": 20,
     "bad_files": 10_000,
     "malicious_pickles": 50,
     "hostile_configs": 2_000,

@@ -51,11 +51,13 @@ class MultiprocessVecEnv:
 
     Every worker has rows of every group. A worker that dies, or whose step (or autoreset) takes longer than
     `step_timeout_seconds`, is killed and started again, up to `max_worker_restarts` times an hour. Its
-    unfinished episodes are repeated there, and the caller notices nothing; where an environment does not
-    repeat itself, its rows are in `StepResult.lost`. Beyond that, and where an environment raises (unless
-    ``on_env_error="restart"``), all workers stop with an `EnvError`. `start_timeout_seconds` bounds making
-    environments, `reset` and the repeating. One environment is made and closed in this process to read
-    the spaces.
+    unfinished episodes are repeated there, and the caller notices nothing. Where an environment does not
+    repeat itself, its rows are in `StepResult.lost`; to see that, observations are compared with those
+    written last, so leave these as they are until the next `recv` of the group.
+
+    Beyond that budget, and where an environment raises (unless ``on_env_error="restart"``), all workers
+    stop with an `EnvError`. `start_timeout_seconds` bounds making environments, `reset` and the repeating.
+    One environment is made and closed in this process to read the spaces.
     """
 
     def __init__(
@@ -242,7 +244,6 @@ class MultiprocessVecEnv:
             self._revival.hand_out(group, {key: array[rows] for key, array in obs.items()})
 
     def _row_states(self) -> list[dict[str, Any]]:
-        self._revival.check_none_lost()
         self._pool.post(GET_STATE)
         answers = self._collect(GET_STATE, self._start_limit, self._revival.tell_states)
         self._revival.check_none_lost()

@@ -115,16 +115,21 @@ class Revival:
             [np.arange(*self._ranges[worker][group], dtype=np.int64) - first for worker in workers]
         )
 
-    def send_places(self, worker: int) -> dict[int, range]:
-        """Let a worker bring its rows, save lost ones, to where they stand; these rows of each group."""
-        rows_of = {
+    def send_places(self, worker: int) -> None:
+        """Let a worker bring its rows, save lost ones, to where they stand."""
+        places = {
+            group: [self._place(row) for row in rows]
+            for group, rows in self._standing(worker).items()
+        }
+        self._pool.send(worker, BRING_TO, self._start_limit, places)
+
+    def _standing(self, worker: int) -> dict[int, range]:
+        """The rows of each group that are not lost."""
+        return {
             group: range(*rows)
             for group, rows in enumerate(self._ranges[worker])
             if worker not in self.lost[group]
         }
-        places = {group: [self._place(row) for row in rows] for group, rows in rows_of.items()}
-        self._pool.send(worker, BRING_TO, self._start_limit, places)
-        return rows_of
 
     def _take_step(self, worker: int, group: int) -> None:
         self.send_step(worker, group)
@@ -133,22 +138,19 @@ class Revival:
 
     def _bring_to_places(self, worker: int) -> str:
         """Why the rows of a worker could not be brought back; empty where they were."""
-        first_rows = self._ranges[worker]
-        unknown = [
-            row
-            for row in self._log.log.unknown_rows()
-            if any(first <= row < stop for first, stop in first_rows)
-        ]
+        standing = self._standing(worker)
+        unknown = {row for rows in standing.values() for row in rows}
+        unknown &= set(self._log.log.unknown_rows())
         if unknown:
-            return f"how the episodes of rows {unknown} began is not known"
+            return f"how the episodes of rows {sorted(unknown)} began is not known"
         self._pool.expect(BRING_TO)
-        rows_of = self.send_places(worker)
+        self.send_places(worker)
         answer = self._pool.wait_for(worker, BRING_TO, self._start_limit)
         self._pool.forget(BRING_TO)
         error = unpack(answer.payload)
         if error is not None:
             return str(error)
-        if not all(self._is_as_seen(group, rows) for group, rows in rows_of.items()):
+        if not all(self._is_as_seen(group, rows) for group, rows in standing.items()):
             return "environments showed other observations when their episodes were repeated"
         return ""
 

@@ -91,15 +91,25 @@ class Supervisor:
                 self._pool.restart(failure.worker)
             again: list[WorkerFailure] = []
             for failure in failures:
-                try:
-                    self._pool.wait_for(failure.worker, READY, self._start_limit)
-                    reason = come_back(failure.worker, failure.worker in failed_before)
-                    self.restarts.append(Restart(failure, "lost" if reason else "exact", reason))
-                except WorkersFailedError as failed:
-                    self.restarts.append(Restart(failure, "failed again"))
-                    failed_before.add(failure.worker)
-                    again += failed.failures
+                again += self._bring_back(failure, come_back, failed_before)
             failures = again
+
+    def _bring_back(
+        self, failure: WorkerFailure, come_back: ComeBack, failed_before: set[int]
+    ) -> list[WorkerFailure]:
+        """Wait for one worker that was started again, and for its rows; how it failed, if it did."""
+        worker, is_ready = failure.worker, False
+        try:
+            self._pool.wait_for(worker, READY, self._start_limit)
+            is_ready = True
+            reason = come_back(worker, worker in failed_before)
+        except WorkersFailedError as failed:
+            self.restarts.append(Restart(failure, "failed again"))
+            if is_ready:
+                failed_before.add(worker)
+            return failed.failures
+        self.restarts.append(Restart(failure, "lost" if reason else "exact", reason))
+        return []
 
     def _spend(self, failure: WorkerFailure) -> None:
         if failure.is_env_error and self._on_env_error == "fail":

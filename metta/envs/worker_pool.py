@@ -194,14 +194,22 @@ class WorkerPool:
         atexit.unregister(self.stop)
         for worker in self._workers:
             worker.say_goodbye()
-        deadline = time.monotonic() + grace_seconds
+        try:
+            self._wait_for_end(time.monotonic() + grace_seconds)
+        except BaseException:  # interrupted: whoever waits at the exit must not wait for a worker
+            for worker in self._workers:
+                worker.kill()
+            raise
+        finally:
+            if self._guardian is not None:
+                self._guardian.dismiss()
+
+    def _wait_for_end(self, deadline: float) -> None:
         for worker in self._workers:
             if worker.index not in self._failures:
                 worker.end.within(deadline - time.monotonic())
                 worker.kill()
             worker.close()
-        if self._guardian is not None:
-            self._guardian.dismiss()
 
     def _begin_to_wait(self, limit: Limit) -> None:
         self._patience = limit.seconds

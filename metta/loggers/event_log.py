@@ -104,12 +104,14 @@ class EventLog:
         recovered, self._failing = self._failing, False
         return f"{self.path} is written again, and complete" if recovered else ""
 
-    def sync(self) -> None:
-        """Bring everything to the disk."""
+    def sync(self) -> bool:
+        """Bring everything to the disk; returns whether it is there."""
         with self._lock:
             news = self._write(sync=True)
+            is_there = not self._failing
         if news:
             warnings.warn(news, MettaWarning, stacklevel=2)
+        return is_there
 
     def close(self) -> None:
         """Bring everything to the disk and let the file go; another event opens it again."""

@@ -13,11 +13,12 @@ def metric_rows(path: str | os.PathLike[str]) -> list[MetricRow]:
     """Rows of metrics in order, each once; numbers that were not finite are NaN.
 
     A run that was killed goes on from its newest checkpoint and logs again what came after it; its
-    event `run_start` says from which epoch, and its rows of later epochs before that do not count.
+    event `run_start`, or `rewind` where nobody records runs, says from which epoch, and its rows of later
+    epochs before that do not count.
     """
     rows: list[tuple[str, MetricRow]] = []
     for event in read_events(path):
-        if event.kind == "run_start":
+        if event.kind in ("run_start", "rewind"):
             kept = int(event.payload.get("from_epoch", 0))
             rows = [(run, row) for run, row in rows if run != event.run or row.epoch <= kept]
         elif event.kind == "metrics":

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from metta.errors import ConfigError, MettaWarning
+from metta.errors import ConfigError, MettaError, MettaWarning
 from metta.loggers.console import ConsoleSink
-from metta.loggers.event_log import EventLog
+from metta.loggers.event_log import EventLog, read_events
 from metta.loggers.history import metric_rows
 from metta.loggers.sink import MetricRow, Sink
 from metta.loggers.sink_worker import SinkWorker
@@ -86,21 +86,32 @@ class StatsLogger:
             worker.put(row)
         self._tell()
 
-    def rewind(self) -> bool:
-        """A run goes on, perhaps from before its last row: bring sinks in line with the event log.
+    def rewind(self, epoch: int) -> int | None:
+        """A run goes on after `epoch`, perhaps from before its last row: sinks follow the event log.
 
-        Returns whether the log has rows that count.
+        Returns the epoch of the last row that counts, or None where the log has none.
         """
-        if self.event_log is None:
-            return False
-        rows = metric_rows(self.event_log.path)
+        log = self.event_log
+        if log is None:
+            return None
+        try:
+            rows = metric_rows(log.path)
+            if rows and rows[-1].epoch > epoch:
+                log.append("rewind", {"from_epoch": epoch})
+                rows = metric_rows(log.path)
+            if not rows and not any(event.kind == "metrics" for event in read_events(log.path)):
+                return None  # a new log says nothing about what sinks have
+        except (MettaError, OSError, KeyError, TypeError) as error:
+            self._note("event log", f"cannot be read, so other files stay as they are: {error}")
+            self._tell()
+            return None
         for name, sink in self.sinks.items():
             try:
                 getattr(sink, "rewrite", _do_nothing)(rows)
             except OSError as error:
                 self._note(name, f"could not be brought in line with the event log: {error}")
         self._tell()
-        return bool(rows)
+        return rows[-1].epoch if rows else None
 
     def _note(self, sink: str, text: str) -> None:
         """Keep news of a sink's thread for the thread that logs."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from metta.store.checkpoint_files import (
     read_newest_checkpoint,
     write_checkpoint,
 )
+from metta.store.finite_state import require_finite
 from metta.store.policy_file import FrozenPolicy, freeze_policy
 from metta.store.policy_store import PolicyStore, path_of, record_of_checkpoint
 from metta.store.retention import prune_checkpoints
@@ -104,6 +106,8 @@ class TrainingCheckpointer:
         self.latest_wandb_uri: str | None = None
         self.before_commit: Callable[[], None] | None = None
         """Called before each `commit`: what a run logged up to then must be as safe as its checkpoint."""
+        self._lock = threading.Lock()
+        """One save at a time: each removes what looks unfinished."""
         self._staged: tuple[int, FrozenPolicy, dict[str, Any]] | None = None
 
     @classmethod
@@ -132,14 +136,16 @@ class TrainingCheckpointer:
     ) -> PendingCheckpoint:
         """Everything registered and the policy as they are now; nothing is written.
 
-        A policy with NaN or infinite weights is refused: `NonFiniteError`.
+        NaN or infinity in policy, optimizer or losses is refused: `NonFiniteError`.
         """
         frozen = freeze_policy(policy)
+        copied = _copied(registry, policy, frozen)
+        require_finite(copied, state.epoch)
         return PendingCheckpoint(
             state.epoch,
             state.agent_step,
             frozen,
-            _copied(registry, policy, frozen),
+            copied,
             self._described(policy, metadata),
             free_path(self.checkpoint_dir, state.epoch).as_uri(),
         )
@@ -245,6 +251,10 @@ class TrainingCheckpointer:
         return self.latest_wandb_uri
 
     def _write(self, folder: Path, pending: PendingCheckpoint) -> PolicyRecord:
+        with self._lock:
+            return self._write_alone(folder, pending)
+
+    def _write_alone(self, folder: Path, pending: PendingCheckpoint) -> PolicyRecord:
         counters = {"epoch": pending.epoch, "agent_step": pending.agent_step}
         about = {**pending.metadata, **counters}
         path = write_checkpoint(folder, pending.snapshot, pending.policy, about)

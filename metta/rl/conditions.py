@@ -16,14 +16,18 @@ from metta.versions import library_versions
 __all__ = ["RunConditions", "machine_of"]
 
 
-def machine_of() -> dict[str, str]:
-    """Libraries and processor, as far as they decide how numbers are rounded."""
-    return {
+def machine_of(device: str = "cpu") -> dict[str, str]:
+    """Libraries and processors, as far as they decide how numbers are rounded."""
+    found = {
         **library_versions(),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "machine": platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
+    if device.startswith("cuda"):
+        found["gpu"] = torch.cuda.get_device_name(device)
+        found["cuda"] = f"{torch.version.cuda}, cudnn {torch.backends.cudnn.version()}"
+    return found
 
 
 class RunConditions:
@@ -47,7 +51,7 @@ class RunConditions:
 
     def state_dict(self) -> dict[str, Any]:
         """Plan and machine, as plain data."""
-        return {"plan": dataclasses.asdict(self.plan), "machine": machine_of()}
+        return {"plan": dataclasses.asdict(self.plan), "machine": machine_of(self.plan.device)}
 
     def compare(self, state: Mapping[str, Any]) -> None:
         """Refuse to go on, or warn once, where the saved conditions differ from these."""
@@ -56,7 +60,7 @@ class RunConditions:
         self._compared = state
         self.differences = [
             *_differences(state["plan"], dataclasses.asdict(self._plan_after(state))),
-            *_differences(state["machine"], machine_of()),
+            *_differences(state["machine"], machine_of(self.plan.device)),
         ]
         if self.differences:
             self._tell("; ".join(self.differences))

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from metta.stateful import digest_of
 from metta.store.checkpoint_files import MANIFEST_FILE, read_checkpoint
 from metta.store.policy_store import path_of
 from metta.store.rollout_file import load_rollout
+from metta.store.run_directory import RunDirectory
 from metta.train.batch_sizing import BatchPlan
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
@@ -87,7 +89,7 @@ class PPOTrainer:
             )
             if self.checkpointer is not None and self.checkpointer.has_checkpoints():
                 self.load()
-                self._calls_to_skip = self.state.train_call
+                self._continue_calls()
         except BaseException:
             if not isinstance(env, gymnasium.Env | VectorEnv | VecEnv):  # made here, closed here
                 self.env.close()
@@ -105,6 +107,7 @@ class PPOTrainer:
         self.custom_losses = parts.custom_losses
         self.state, self.registry = parts.state, parts.registry
         self._steps_collected = self._calls_to_skip = 0
+        self._continues_call = False
         self._rollout_stats: dict[str, list[float]] = {}
         self._architecture = self.policy.architecture_hash()
         self._config_hash = digest_of(repr(self.config))
@@ -176,18 +179,18 @@ class PPOTrainer:
         """
         total = self.config.trainer.total_timesteps if total_timesteps is None else total_timesteps
         state, registry = self.state, self.components.hooks
-        if self._calls_to_skip > 1:
+        if self._calls_to_skip:
             self._calls_to_skip -= 1
             return {}
-        if not self._calls_to_skip and total > 0:  # else a call goes on that began before
+        if not self._continues_call and total > 0:
             state.first_step, state.train_call = state.agent_step, state.train_call + 1
-        self._calls_to_skip = 0
+        self._continues_call = False
         state.stop_reason = None  # a stop that was asked for ended the call before
         names: list[str] = []
         saving = self._saving_hooks()
         try:
             names += [registry.add(hook) for hook in (*saving, *hooks)]
-            with self.plan.applied():
+            with self.plan.applied(), self._checkpoints_locked():
                 history = run_training(
                     state,
                     lambda state: self._step(state, total),
@@ -204,6 +207,18 @@ class PPOTrainer:
 
     def _checkpointer(self, folder: str | os.PathLike[str]) -> TrainingCheckpointer:
         return TrainingCheckpointer.from_config(folder, self.config.trainer.checkpoint)
+
+    def _continue_calls(self) -> None:
+        """The script that was interrupted runs again: which of its calls are over, which one goes on?"""
+        state = self.state
+        self._continues_call = state.train_call > 0 and not state.call_was_stopped
+        self._calls_to_skip = state.train_call - int(self._continues_call)
+
+    def _checkpoints_locked(self) -> AbstractContextManager[object]:
+        """Nobody else may save and tidy up in the same folder."""
+        if self.checkpointer is None:
+            return nullcontext()
+        return RunDirectory(self.checkpointer.checkpoint_dir).lock()
 
     def _saving_hooks(self) -> list[CheckpointHook]:
         config = self.config.trainer.checkpoint
@@ -247,6 +262,7 @@ class PPOTrainer:
         self._environments.prepare(self.config.trainer.checkpoint.env_restore)
         with self.plan.applied():  # which may change to that of the checkpoint
             checkpointer.restore(self.registry, checkpoint)
+        self._calls_to_skip, self._continues_call = 0, False
 
     @property
     def _environments(self) -> EnvironmentState:

@@ -10,7 +10,7 @@ from typing import Any
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import RestorePromise
-from metta.errors import ConfigError, UnsafeFileError
+from metta.errors import CheckpointError, ConfigError, UnsafeFileError
 from metta.files import atomic_write
 from metta.loggers import (
     ConsoleSink,
@@ -182,7 +182,7 @@ class RunSession:
                 parts.conditions.compare(conditions["state"])
         self._write_configuration(config, about)
         self._event_log = EventLog(self.directory.events_file)
-        checkpointer.before_commit = self._event_log.sync
+        checkpointer.before_commit = self._sync_events
         if self.stats_client is None:
             self.stats_client = StatsClient(self._event_log)
         if self.wandb_run is None:
@@ -204,6 +204,11 @@ class RunSession:
         )
         for hook in hooks:
             parts.hooks.add(hook)
+
+    def _sync_events(self) -> None:
+        """What was logged up to a checkpoint must be as safe as the checkpoint."""
+        if self._event_log is not None and not self._event_log.sync():
+            raise CheckpointError(f"{str(self.directory.events_file)!r} cannot be written")
 
     def _describe(self, parts: TrainingComponents, curriculum: Curriculum) -> dict[str, Any]:
         """What the settings do not say."""

@@ -126,6 +126,8 @@ class TrainerState:
     """`agent_step` at which schedules began."""
     train_call: int = 0
     """Number of the `PPOTrainer.train` call that is under way or was last."""
+    call_was_stopped: bool = False
+    """Whether a hook ended that call, as far as the checkpoint knows that this was taken from."""
     progress: float = 0.0
     """Share of the run that is done, 0..1; steers schedules."""
     stop_reason: str | None = None
@@ -169,6 +171,7 @@ class TrainerState:
             "epoch": self.epoch,
             "first_step": self.first_step,
             "train_call": self.train_call,
+            "call_was_stopped": self.stop_reason is not None and "stop_signal" not in self.shared,
             "progress": self.progress,
             "eval_scores": self.eval_scores.to_dict(),
             "eval_epoch": self.eval_epoch,
@@ -178,6 +181,7 @@ class TrainerState:
         """Take back counters and scores."""
         self.agent_step, self.epoch = int(state["agent_step"]), int(state["epoch"])
         self.first_step, self.train_call = int(state["first_step"]), int(state["train_call"])
+        self.call_was_stopped = bool(state["call_was_stopped"])
         self.progress = float(state["progress"])
         self.eval_scores = EvalRewardSummary.from_dict(state["eval_scores"])
         self.eval_epoch = state["eval_epoch"]

@@ -116,6 +116,8 @@ def test_a_step_under_way_is_dropped_when_a_state_is_taken(opened: Open, wanted:
     told = told_by(vec_env, AFTER, resets=False)
     vec_env.send(1, np.zeros(2, np.int64))
     vec_env.load_state_dict(state)
+    # a worker that is started again would repeat it otherwise
+    assert vec_env._pool.steps_under_way == []
     assert told_by(vec_env, AFTER, resets=False) == told
 
 
@@ -133,6 +135,17 @@ def test_a_boundary_is_saved_when_rows_were_lost_just_now(opened: Open) -> None:
     with pytest.warns(MettaWarning, match="rows 1 are lost"):
         assert vec_env.recv(0, obs).lost.tolist() == [1]
     assert vec_env.state_dict()["class"] == "snapshot"
+
+
+def test_rows_are_lost_when_what_was_seen_as_they_were_loaded_is_not_seen_again(
+    opened: Open,
+) -> None:
+    vec_env = opened([StrangerEnv] * 2, 2, 1)
+    vec_env.load_state_dict(to_the_cut(vec_env, "replay"))
+    os.kill(vec_env.worker_pids[1], signal.SIGKILL)
+    vec_env.send(0, np.zeros(2, np.int64))
+    with pytest.warns(MettaWarning, match="showed other observations"):
+        assert vec_env.recv(0, vec_env.obs_spec.zeros(2)).lost.tolist() == [1]
 
 
 def test_the_error_comes_home_when_an_environment_does_not_repeat_itself(opened: Open) -> None:

@@ -131,6 +131,28 @@ def test_masks_come_back_too_when_a_worker_dies(opened: Any) -> None:
     serial.close()
 
 
+def test_the_caller_notices_nothing_when_the_new_process_dies_before_it_is_ready(
+    opened: Any, undisturbed: Any, tmp_path: Path
+) -> None:
+    def make() -> Any:
+        # dies once, where it is made for a worker that is started again
+        with contextlib.suppress(FileNotFoundError):
+            (tmp_path / "die").unlink()
+            os._exit(3)
+        return NestedEnv()
+
+    vec_env = opened([NestedEnv, NestedEnv, NestedEnv, make], 2)
+
+    def kill(step: int, group: int) -> None:
+        if step == 20:
+            (tmp_path / "die").touch()
+            os.kill(vec_env.worker_pids[1], signal.SIGSTOP)
+            os.kill(vec_env.worker_pids[1], signal.SIGKILL)
+
+    assert told_by(vec_env, NUM_STEPS, before_recv=kill) == undisturbed[1]
+    assert outcomes(vec_env.restarts) == ["failed again", "exact"]
+
+
 def test_a_reset_is_repeated_when_a_worker_dies_in_it(
     opened: Any, undisturbed: Any, tmp_path: Path
 ) -> None:

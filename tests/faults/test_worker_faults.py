@@ -27,7 +27,7 @@ def test_it_is_seen_when_no_fault_happens(
     assert "faults happened" in outcome
 
 
-def test_it_is_seen_when_a_fault_is_noticed(tmp_path: Path) -> None:
+def test_it_is_seen_when_both_tell_different_stories(tmp_path: Path) -> None:
     session = worker_faults.Session(tmp_path / "s", random.Random(1))
     assert session.reset(3)
     assert session.steps(3)
@@ -36,3 +36,10 @@ def test_it_is_seen_when_a_fault_is_noticed(tmp_path: Path) -> None:
     )
     assert not session.steps(3)
     assert session.close() == []
+
+
+def test_it_is_seen_when_a_fault_is_noticed_late() -> None:
+    late = "late", OK, {"seconds": 9.0, "allowed": 1.0}
+    assert worker_faults._timed(lambda: late)[1] == "noticed after 9.0 s"
+    in_time = "in time", OK, {"seconds": 0.9, "allowed": 1.0}
+    assert worker_faults._timed(lambda: in_time)[1] == OK

@@ -4,6 +4,9 @@ import csv
 import math
 from pathlib import Path
 
+import pytest
+
+from metta.errors import MettaWarning
 from metta.loggers import CsvSink, EventLog, StatsClient, StatsLogger
 from metta.loggers.history import metric_rows
 from metta.loggers.sink import MetricRow
@@ -58,7 +61,7 @@ def test_the_table_follows_the_event_log_when_a_run_goes_on(tmp_path: Path) -> N
         sink.close()
         begin(log, 2)
         with StatsLogger([CsvSink(table)], event_log=log) as logger:
-            logger.rewind()
+            assert logger.rewind(2) == 2
             logger.log({"losses/loss": 3.5}, agent_step=30, epoch=3)
     with table.open() as lines:
         rows = list(csv.DictReader(lines))
@@ -71,19 +74,51 @@ def test_nothing_is_written_when_a_run_has_no_rows_yet(tmp_path: Path) -> None:
     with EventLog(tmp_path / "events.jsonl") as log:
         begin(log, 0)
         with StatsLogger([CsvSink(tmp_path / "metrics.csv")], event_log=log) as logger:
-            logger.rewind()
+            assert logger.rewind(0) is None
     assert not (tmp_path / "metrics.csv").exists()
 
 
 def test_training_goes_on_when_the_table_cannot_be_rewritten(tmp_path: Path) -> None:
-    import pytest
-
-    from metta.errors import MettaWarning
-
     (tmp_path / "metrics.csv").mkdir()
     with EventLog(tmp_path / "events.jsonl") as log:
         begin(log, 0)
         add(log, 1, 0.5)
         logger = StatsLogger([CsvSink(tmp_path / "metrics.csv")], event_log=log)
         with pytest.warns(MettaWarning, match="csv sink could not be brought in line"):
-            logger.rewind()
+            logger.rewind(1)
+
+
+def test_rows_are_taken_back_when_nobody_records_runs(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events.jsonl") as log:
+        for epoch in (1, 2, 3):
+            add(log, epoch, float(epoch))
+        with StatsLogger(event_log=log) as logger:
+            assert logger.rewind(1) == 1
+            assert logger.rewind(1) == 1  # once is enough
+        add(log, 2, 2.5)
+        rows = metric_rows(log.path)
+        assert [(row.epoch, row.metrics["losses/loss"]) for row in rows] == [(1, 1.0), (2, 2.5)]
+        assert log.path.read_text().count('"rewind"') == 1
+
+
+def test_old_rows_stay_when_a_new_log_was_begun(tmp_path: Path) -> None:
+    sink = CsvSink(tmp_path / "metrics.csv")
+    sink.write(MetricRow(10, 1, {"losses/loss": 1.0}))
+    sink.close()
+    before = (tmp_path / "metrics.csv").read_text()
+    with EventLog(tmp_path / "events.jsonl") as log:
+        begin(log, 1)
+        with StatsLogger([CsvSink(tmp_path / "metrics.csv")], event_log=log) as logger:
+            assert logger.rewind(1) is None
+    assert (tmp_path / "metrics.csv").read_text() == before
+
+
+def test_a_run_goes_on_when_its_log_has_a_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("nonsense\n")
+    with EventLog(tmp_path / "other.jsonl") as log:
+        log.path = path
+        logger = StatsLogger(event_log=log)
+        with pytest.warns(MettaWarning, match="event log sink cannot be read"):
+            assert logger.rewind(1) is None
+        logger.close()

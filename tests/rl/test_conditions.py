@@ -143,7 +143,10 @@ def test_a_trainer_is_refused_when_its_checkpoints_were_made_elsewhere(
 ) -> None:
     options: Any = {"num_envs": 2, "horizon": 8, "hidden_size": 8, "checkpoint_dir": tmp_path}
     with monkeypatch.context() as patch:
-        patch.setattr("metta.rl.conditions.machine_of", lambda: {**machine_of(), "torch": "1.0"})
+        patch.setattr(
+            "metta.rl.conditions.machine_of",
+            lambda device="cpu": {**machine_of(device), "torch": "1.0"},
+        )
         with PPOTrainer(None, "CartPole-v1", **options) as trainer:
             trainer.train(32)
     with pytest.raises(InexactResumeError, match=r"torch was 1\.0"):

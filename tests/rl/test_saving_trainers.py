@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from metta.errors import CheckpointError, ConfigError, StateError
+from metta.errors import CheckpointError, ConfigError, RunLockedError, StateError
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.store.checkpoint_files import list_checkpoints
@@ -131,3 +131,63 @@ def test_the_epoch_before_is_saved_when_training_fails(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="Crash"):
             trainer.train(5 * EPOCH, hooks=[CrashAfter(3)])
         assert [entry.epoch for entry in list_checkpoints(tmp_path)] == [3]
+
+
+class StopAfter(TrainerHook):
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_epoch_end(self, trainer_state: Any) -> None:
+        if trainer_state.epoch == self.epoch:
+            trainer_state.request_stop("enough")
+
+
+def test_a_call_that_a_hook_ended_is_over_when_the_script_is_run_again(tmp_path: Path) -> None:
+    def script(folder: Path, *hooks: Any) -> dict[str, str]:
+        with trainer_of(checkpoint_dir=folder) as trainer:
+            trainer.train(8 * EPOCH, hooks=[StopAfter(2)])
+            trainer.train(3 * EPOCH, hooks=hooks)
+            assert trainer.state.epoch == 5
+            return digests_of(trainer)
+
+    expected = script(tmp_path / "whole")
+    with pytest.raises(Exception, match="Crash"):
+        script(tmp_path / "killed", CrashAfter(2))
+    assert script(tmp_path / "killed") == expected
+
+
+def test_calls_are_new_ones_when_something_else_is_loaded(tmp_path: Path) -> None:
+    with trainer_of(checkpoint_dir=tmp_path / "a") as trainer:
+        for _ in range(3):
+            trainer.train(EPOCH)
+        saved = trainer.save(tmp_path / "b")
+    with trainer_of(checkpoint_dir=tmp_path / "a") as trainer:
+        trainer.load(saved)
+        assert len(trainer.train(EPOCH)["epoch"]) == 1
+
+
+def test_a_second_trainer_is_refused_when_one_saves_in_the_folder(tmp_path: Path) -> None:
+    class Intrude(TrainerHook):
+        def on_epoch_start(self) -> None:
+            with (
+                trainer_of(checkpoint_dir=tmp_path) as other,
+                pytest.raises(RunLockedError, match="in use by another trainer"),
+            ):
+                other.train(EPOCH)
+
+    with trainer_of(checkpoint_dir=tmp_path) as trainer:
+        trainer.train(EPOCH, hooks=[Intrude()])
+    with trainer_of(checkpoint_dir=tmp_path) as trainer:
+        trainer.train(EPOCH)
+
+
+def test_both_are_saved_when_a_hook_saves_while_another_save_is_under_way(tmp_path: Path) -> None:
+    class SaveToo(TrainerHook):
+        order = 99
+
+        def on_epoch_start(self) -> None:
+            trainer.save()
+
+    with trainer_of(checkpoint_dir=tmp_path, checkpoint_interval=1, keep_last=50) as trainer:
+        trainer.train(4 * EPOCH, hooks=[SaveToo()])
+    assert {entry.epoch for entry in list_checkpoints(tmp_path)} == {0, 1, 2, 3, 4}

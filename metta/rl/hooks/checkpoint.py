@@ -8,7 +8,7 @@ import torch
 
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
-from metta.errors import CheckpointError, MettaWarning
+from metta.errors import CheckpointError, MettaError, MettaWarning
 from metta.rl.background_save import BackgroundSave
 from metta.rl.checkpointer import CheckpointManager, PendingCheckpoint
 from metta.rl.environment_state import EnvironmentState, WantedRestore
@@ -99,8 +99,10 @@ class CheckpointHook(TrainerHook):
         self, trainer_state: TrainerState, registry: StateRegistry, policy: Policy
     ) -> Policy | None:
         """Take up the newest checkpoint where that is wanted; a run under way stays as it is."""
-        self._pending = self._rescue = self._last_parts = None
+        self._pending = self._rescue = self._last_parts = self._writing = None
         self._upload_is_due, self.failures_in_a_row = False, 0
+        if self.latest_saved_epoch != trainer_state.epoch:  # of another run, or of before a return
+            self._latest_record = self.latest_saved_epoch = None
         if self._saves_anything or self.resume:
             self._prepare(registry)
         restored = self._restore(trainer_state, registry) if trainer_state.epoch == 0 else False
@@ -111,8 +113,8 @@ class CheckpointHook(TrainerHook):
     def _saves_anything(self) -> bool:
         return self.checkpoint_manager is not None and self.checkpoint_interval > 0
 
-    def _prepare(self, registry: StateRegistry) -> None:
-        environments = registry.get(EnvironmentState.state_name)
+    def _prepare(self, registry: StateRegistry | None) -> None:
+        environments = None if registry is None else registry.get(EnvironmentState.state_name)
         if environments is not None and self.checkpoint_manager is not None:
             environments.prepare(self.env_restore)
 
@@ -212,6 +214,9 @@ class CheckpointHook(TrainerHook):
         except (OSError, CheckpointError) as error:
             self._failed(error, is_last=is_last)
             return
+        except BaseException:
+            self._writing = None
+            raise
         if record is None:
             return
         self.failures_in_a_row = 0
@@ -224,7 +229,9 @@ class CheckpointHook(TrainerHook):
 
     def _failed(self, error: Exception, *, is_last: bool) -> None:
         """A save failed for good; the snapshot is kept in case that there is room for it later."""
-        self._rescue, self._writing = self._writing, None
+        failed, self._writing = self._writing, None
+        if self._rescue is None or (failed is not None and failed.epoch > self._rescue.epoch):
+            self._rescue = failed
         self.failures_in_a_row += 1
         if is_last or self.failures_in_a_row >= self.max_failures:
             raise error
@@ -264,15 +271,29 @@ class CheckpointHook(TrainerHook):
     def on_exception(
         self, trainer_state: TrainerState, wandb_run: Any = None, stats_client: Any = None
     ) -> None:
-        """Write the newest whole epoch that is in memory, if it is not written yet."""
+        """Write the newest whole epoch that is in memory and can be written, if it is not yet."""
         try:
             self._look_after_save(trainer_state, wandb_run, stats_client, wait=True)
         finally:
-            whole = self._pending or self._rescue
+            manager, whole = self.checkpoint_manager, [self._pending, self._rescue]
             self._pending = self._rescue = None
-            saved = -1 if self.latest_saved_epoch is None else self.latest_saved_epoch
-            if whole is not None and self.checkpoint_manager is not None and whole.epoch > saved:
-                self._note(trainer_state, self.checkpoint_manager.commit(whole))
+            if manager is not None:
+                self._save_first_of([one for one in whole if one is not None], trainer_state)
+
+    def _save_first_of(
+        self, candidates: list[PendingCheckpoint], trainer_state: TrainerState
+    ) -> None:
+        saved = -1 if self.latest_saved_epoch is None else self.latest_saved_epoch
+        newer = [one for one in candidates if one.epoch > saved]
+        newer.sort(key=lambda one: one.epoch, reverse=True)
+        assert self.checkpoint_manager is not None
+        for number, candidate in enumerate(newer, 1):
+            try:
+                self._note(trainer_state, self._commit(self.checkpoint_manager, candidate))
+                return
+            except MettaError:
+                if number == len(newer):
+                    raise
 
     def close(self, trainer_state: TrainerState | None = None) -> None:
         """Wait for the save under way; a hook that was taken out of a run leaves nothing half done."""

@@ -167,17 +167,19 @@ class MetricsHook(TrainerHook):
         self._hyperparameters = hyperparameters_of(config)
         self._last_step, self._last_scores = state.agent_step, state.eval_scores.to_metrics()
         stats = state.stats
-        if crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval):
-            # a row of these epochs was due: it was logged, or nobody listened
-            stats.clear_rollout_stats(state.epoch)
         if self._client is not None:
             name = str(state.shared.get("run_name", "training"))
             stats.stats_run_id = self._client.create_run(
                 name, self._hyperparameters, from_epoch=state.epoch
             )
         assert self._logger is not None
-        if self._logger.rewind():
+        last_row = self._logger.rewind(state.epoch)
+        if last_row is not None:
             self._hyperparameters = {}  # the run's first row has them
+        was_due = crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval)
+        if last_row == state.epoch or (last_row is None and was_due):
+            # a row of these epochs was logged, or it was due and nobody listened
+            stats.clear_rollout_stats(state.epoch)
         self.timer.start("total")
         self.timer.lap_all()
 

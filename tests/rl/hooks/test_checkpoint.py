@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from metta.envs.toy import CorridorEnv
-from metta.errors import CheckpointError, HookError, MettaWarning
+from metta.errors import CheckpointError, HookError, MettaWarning, NonFiniteError
 from metta.rl.checkpointer import CheckpointManager
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook as BackgroundHook
@@ -455,6 +455,58 @@ def test_the_run_is_kept_only_as_often_as_its_share_of_time_allows(tmp_path: Pat
     assert counts == [0, 1, 4]
 
 
+def test_an_older_snapshot_is_written_when_the_newest_cannot_be(tmp_path: Path) -> None:
+    class Refusing(CheckpointManager):
+        def commit(self, pending: Any) -> Any:
+            if pending.epoch == 3:
+                raise NonFiniteError("epoch 3 is not saved")
+            return super().commit(pending)
+
+    hook = BackgroundHook(Refusing(tmp_path), 3, rescue_share=1.0)
+    with run_of(hook) as run:
+        run.start()
+        run.epochs(2)
+        run.hooks.fire("on_epoch_start")
+        run.state.epoch = 3
+        run.hooks.fire("on_epoch_end", losses_stats={}, experience=None)  # taken, not handed over
+        run.hooks.fire_exception(ValueError("no"))
+    assert saved(tmp_path) == [2]
+
+
+def test_nothing_is_kept_when_the_learner_is_not_finite(tmp_path: Path) -> None:
+    hook = BackgroundHook(manager_of(tmp_path), 5, rescue_share=1.0)
+    with run_of(hook) as run:
+        run.start()
+        run.epochs(2)
+        run.hooks.fire("on_epoch_start")
+        run.trainer.learn(run.trainer.collect_rollouts())
+        run.state.epoch += 1
+        run.trainer.optimizer.exp_avg_sq[0].fill_(float("inf"))
+        with pytest.raises(HookError, match=r"exp_avg_sq.*holds NaN or infinity") as raised:
+            run.hooks.fire("on_epoch_start")
+        run.hooks.fire_exception(raised.value)
+    assert saved(tmp_path) == [2]
+
+
+def test_a_second_run_is_saved_too_when_one_hook_serves_both(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    hook = CheckpointHook(manager, 10)
+    for name in ("epoch_000002", "epoch_000002.2"):
+        with run_of(hook) as run:
+            run.start()
+            run.epochs(2)
+            run.end()
+        assert list_checkpoints(tmp_path)[-1].path.name == name
+
+
+def test_a_run_without_a_registry_begins_when_the_hook_has_a_manager(tmp_path: Path) -> None:
+    with run_of(CheckpointHook(manager_of(tmp_path), 1)) as run:
+        run.hooks.registry = None
+        assert run.start() == [None]
+        run.epochs()
+    assert saved(tmp_path) == [1]
+
+
 # Saving in the background.
 
 
@@ -495,6 +547,29 @@ def test_the_save_under_way_is_waited_for_when_the_hook_is_closed(tmp_path: Path
         threading.Timer(0.1, manager.gate.set).start()
         run.hooks.close()
         assert saved(tmp_path) == [1]
+
+
+def test_the_newer_snapshot_stays_when_an_older_one_cannot_be_written(tmp_path: Path) -> None:
+    class Full(Slow):
+        def commit(self, pending: Any) -> Any:
+            if pending.epoch == 10:
+                assert self.gate.wait(30)
+                raise CheckpointError("disk full")
+            self.gate.set()
+            return super().commit(pending)
+
+    manager = Full(tmp_path)
+    hook = BackgroundHook(manager, 10, rescue_share=1.0, max_retries=0)
+    with run_of(hook) as run:
+        run.start()
+        run.epochs(11)
+        run.hooks.fire("on_epoch_start")  # keeps epoch 11
+        manager.gate.set()
+        hook.wait_for_save()
+        with pytest.warns(MettaWarning, match="1 failed saves in a row"):
+            run.hooks.fire("on_epoch_start")
+        run.hooks.fire_exception(ValueError("no"))
+    assert saved(tmp_path) == [11]
 
 
 # Weights & Biases.
