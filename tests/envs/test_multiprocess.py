@@ -208,9 +208,10 @@ def test_no_process_is_left_when_the_object_is_forgotten() -> None:
     assert all_gone(pids, 0)
 
 
-def test_workers_go_on_when_the_terminal_sends_an_interrupt() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_go_on_when_a_terminal_or_batch_system_signals_every_process(number: int) -> None:
     with opened(CountdownEnv, num_workers=1) as vec_env:
-        os.kill(vec_env.worker_pids[0], signal.SIGINT)
+        os.kill(vec_env.worker_pids[0], number)
         assert run(vec_env, 2).rewards.tolist() == [2.0]
 
 

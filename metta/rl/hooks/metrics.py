@@ -59,6 +59,7 @@ class MetricsHook(TrainerHook):
         self.total_timesteps = total_timesteps
         self._settings = config or LoggingConfig()
         self._is_open = False
+        self._total: int | None = None
         self._logger: StatsLogger | None = None
         self._client: StatsClient | None = None
         self._monitor: SystemMonitor | None = None
@@ -116,9 +117,17 @@ class MetricsHook(TrainerHook):
         self.timer.stop("hooks")
         self._last_epoch = losses_stats, experience, policy
         before, epoch = trainer_state.stats.stats_epoch_start, trainer_state.epoch
-        if crossed(before, epoch, self._settings.log_interval):
+        is_due = crossed(before, epoch, self._settings.log_interval)
+        if is_due or self._is_over(trainer_state):  # the last row belongs to the last checkpoint
             self._log_epochs(trainer_state)
         self._beat(trainer_state)
+
+    def _is_over(self, state: TrainerState) -> bool:
+        """Whether this epoch is the last, as far as one can know; a run that a signal stops will go on."""
+        if state.shared.get("stop_signal") is not None:
+            return False
+        is_done = self._total is not None and state.agent_step - state.first_step >= self._total
+        return is_done or state.stop_reason is not None
 
     def on_training_end(
         self, trainer_state: TrainerState, config: Any, stats_client: Any, reason: str
@@ -161,7 +170,8 @@ class MetricsHook(TrainerHook):
         trainer = getattr(config, "trainer", config)
         self._settings = self.config or getattr(trainer, "logging", None) or LoggingConfig()
         self._client = self.stats_client or stats_client
-        self._open_logger(state, self.total_timesteps or getattr(trainer, "total_timesteps", None))
+        self._total = self.total_timesteps or getattr(trainer, "total_timesteps", None)
+        self._open_logger(state)
         if self._settings.monitor_seconds:
             self._monitor = setup_monitoring(self._settings.monitor_seconds)
         self._hyperparameters = hyperparameters_of(config)
@@ -183,10 +193,10 @@ class MetricsHook(TrainerHook):
         self.timer.start("total")
         self.timer.lap_all()
 
-    def _open_logger(self, state: TrainerState, total: int | None) -> None:
+    def _open_logger(self, state: TrainerState) -> None:
         self._logger = self.logger or StatsLogger()
         if self.logger is None and self.verbose:
-            end = None if total is None else state.first_step + total
+            end = None if self._total is None else state.first_step + self._total
             self._logger.add_sink(ConsoleSink(end))
         if self.wandb_run is not None and "wandb" not in self._logger.sinks:
             self._logger.add_sink(WandbSink(self.wandb_run))
