@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 __all__ = ["surviving_a_lost_console"]
@@ -45,25 +46,22 @@ def surviving_a_lost_console() -> Iterator[None]:
     Where one of the three standard streams is closed already, it becomes one that goes nowhere: the next
     file to be opened would have its number, and receive what others print.
     """
-    _open_closed_streams()
+    _fill_closed_descriptors()
     before = sys.stdout, sys.stderr
-    survivors = _Survivor(sys.stdout), _Survivor(sys.stderr)
-    sys.stdout, sys.stderr = (cast(TextIO, survivor) for survivor in survivors)
-    try:
-        yield
-    finally:
-        for survivor in survivors:
-            survivor.flush()  # the end of the process would fail at what waits to be written
-        sys.stdout, sys.stderr = before
+    with Path(os.devnull).open("w") as nowhere:
+        survivors = [_Survivor(stream or nowhere) for stream in before]  # None: closed at the start
+        sys.stdout, sys.stderr = (cast(TextIO, survivor) for survivor in survivors)
+        try:
+            yield
+        finally:
+            for survivor in survivors:
+                survivor.flush()  # the end of the process would fail at what waits to be written
+            sys.stdout, sys.stderr = before
 
 
-def _open_closed_streams() -> None:
+def _fill_closed_descriptors() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the smallest free number, which is this one
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(1, "w", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", closefd=False)

@@ -152,3 +152,13 @@ def test_printing_falls_silent_when_nobody_reads(monkeypatch: pytest.MonkeyPatch
             assert sys.stdout.write("four") == 4
         assert sys.stdout is stream
         assert str(Path(f"/proc/self/fd/{writing}").readlink()) == os.devnull
+
+
+def test_printing_goes_nowhere_when_there_is_no_stream(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with surviving_a_lost_console():
+        print("nobody hears this", flush=True)
+    assert sys.stdout is None
+    assert capfd.readouterr().out == ""

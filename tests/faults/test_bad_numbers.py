@@ -84,8 +84,8 @@ def test_an_end_is_wrong_when_it_does_not_say_what_happened(
 
 @pytest.mark.parametrize(
     ("site", "newest", "is_right"),
-    [("reward", 5, True), ("reward", 4, False), ("weight", 3, True), ("weight", 2, True), ("weight", 1, False),
-     ("weight", 4, False)],
+    [("reward", 5, True), ("reward", 4, False), ("weight", 3, True), ("weight", 2, True),
+     ("weight", 1, False), ("weight", 4, False)],
 )  # fmt: skip
 def test_the_newest_checkpoint_is_wrong_when_it_is_too_old_or_was_poisoned(
     site: str, newest: int, is_right: bool
