@@ -20,14 +20,14 @@ import torch
 
 from faults import byte_damage, header_lies
 from faults.checkpoint_lies import LIES
-from faults.forked import Watched, run_forked
+from faults.forked import Watched, most_seconds, run_forked
 from faults.good_files import AGENTS, MAKERS, READERS
 from faults.knowing_lies import AGENTS as AGENT_LIES
 from faults.knowing_lies import WEIGHTS
 from faults.trial import OK, Trial
 from metta.errors import MettaError
 
-_MOST_SECONDS, _MOST_BYTES = 1.0, 100 * 2**20
+_MOST_SECONDS, _MOST_BYTES = most_seconds(), 100 * 2**20
 _CHECKPOINT_FILES = ("policy.safetensors", "state.safetensors", "state.json", "manifest.json")
 
 

@@ -12,13 +12,13 @@ from random import Random
 from typing import Any
 
 from faults.config_texts import ANY, REFUSED
-from faults.forked import Watched, run_forked
+from faults.forked import Watched, most_seconds, run_forked
 from faults.trial import OK, Trial
 from metta.errors import ConfigError
 from metta.train.layers import resolve
 from metta.train.train_config import TrainingConfig
 
-_MOST_SECONDS, _MOST_BYTES, _LONGEST_MESSAGE = 1.0, 100 * 2**20, 20_000
+_MOST_SECONDS, _MOST_BYTES, _LONGEST_MESSAGE = most_seconds(), 100 * 2**20, 20_000
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:

@@ -14,7 +14,6 @@ import contextlib
 import gc
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from faults.training import STEPS_PER_EPOCH, trainer_of
 from faults.trial import OK, Trial
@@ -38,7 +39,7 @@ WARM_UP = 1 / 3
 """Share of a phase that is not judged: caches fill, and the allocator finds out how much it needs."""
 LARGEST_SLOPE = 8 * 2**20
 """Bytes per hour."""
-FEWEST_SECONDS = 60.0
+FEWEST_SECONDS = 120.0
 """Memory is judged where it was watched for so long after the warm-up: less shows noise alone."""
 FEWEST_SAMPLES = 6
 """Of a phase, however slow the machine is."""
@@ -139,19 +140,22 @@ class Samples:
 
 def usage() -> dict[str, int]:
     """What this process and those below it use now."""
-    below = processes_below(os.getpid())
-    status = Path("/proc/self/status").read_text()
-    fields = dict(line.split(":", 1) for line in status.splitlines())
-    mapped = int(fields["RssShmem"].split()[0]) * 1024
-    files = sum(file.stat().st_size for file in Path("/dev/shm").iterdir())
+    own, below = psutil.Process(), psutil.Process().children(recursive=True)
     return {
-        "rss": int(fields["VmRSS"].split()[0]) * 1024,
-        "processes_rss": sum(rss_of(pid) for pid in below),
+        "rss": own.memory_info().rss,
+        "processes_rss": sum(process.memory_info().rss for process in below),
         "descriptors": num_descriptors(),
         "threads": num_threads(),
         "processes": len(below),
-        "shared_memory": mapped + files,
+        "shared_memory": sum(shared_memory_of(process.pid) for process in (own, *below)),
     }
+
+
+def shared_memory_of(pid: int) -> int:
+    """Bytes of it that a process has touched; files in /dev/shm may be anybody's."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kilobytes = next(line.split()[1] for line in lines if line.startswith("RssShmem:"))
+    return 1024 * int(kilobytes)
 
 
 def num_descriptors() -> int:
@@ -172,18 +176,6 @@ def num_threads() -> int:
     return min(counts)
 
 
-def processes_below(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *processes_below(int(child))]
-    return found
-
-
-def rss_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def work(seconds: float, samples: Samples, folder: Path) -> None:
     """All phases, in this process."""
     for phase in PHASES:
@@ -192,7 +184,7 @@ def work(seconds: float, samples: Samples, folder: Path) -> None:
             train_long(_LONG_RUNS[phase], samples, folder / phase)
         else:
             # starting workers takes longer than a short phase lasts
-            names = _SHORT_RUNS if seconds >= FEWEST_SECONDS else _SHORT_RUNS[:-1]
+            names = _SHORT_RUNS if seconds >= 60 else _SHORT_RUNS[:-1]
             train_often(names, samples, folder / phase)
 
 

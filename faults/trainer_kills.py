@@ -6,6 +6,7 @@ most trials the processes are started by a fork server that is there already, wh
 others the trainer brings its own, and all that Python started for it must be gone in the end, too.
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -113,7 +114,8 @@ def kill_one(
     helpers = living() & children_of(child.pid)
     workers = living() - helpers
     if whole_group:
-        os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it did not get to making a group
+            os.killpg(child.pid, signal.SIGKILL)
     child.kill()
     killed = time.monotonic()
     problem = problem or ("" if child.wait() == -signal.SIGKILL else "it had ended before")

@@ -26,5 +26,5 @@ def test_a_trial_is_wrong_when_a_config_ran_or_was_taken_or_took_long() -> None:
     assert verdict("laughs", Watched({"taken": True, "ran": False})) != OK
     for wrong in ({"ran": True}, {"wrong": "KeyError"}):
         assert verdict("damaged", Watched(refused | wrong)) != OK
-    for cost in ({"cpu_seconds": 1.1}, {"grown_bytes": 101 * 2**20}, {"death": "hung"}):
+    for cost in ({"cpu_seconds": 4.1}, {"grown_bytes": 101 * 2**20}, {"death": "hung"}):
         assert verdict("damaged", Watched(refused, **cost)) != OK
