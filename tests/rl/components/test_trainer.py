@@ -273,7 +273,7 @@ def test_the_last_checkpoint_stays_when_a_second_ctrl_c_ends_the_run_at_once(
     trainer.cleanup()
     assert [entry.epoch for entry in list_checkpoints(tmp_path / "checkpoints")] == [1]
     last = list(read_events(tmp_path / "events.jsonl"))[-1]
-    assert (last.kind, last.payload["reason"]) == ("run_end", "KeyboardInterrupt: ")
+    assert (last.kind, last.payload["reason"]) == ("run_end", "KeyboardInterrupt: 2")
 
 
 def test_no_evaluation_is_waited_for_when_a_signal_says_to_stop(
