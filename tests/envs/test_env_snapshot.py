@@ -90,7 +90,7 @@ def test_values_come_back_as_they_were_when_they_are_plain(value: Any) -> None:
     held = moved(HolderEnv(value=value), HolderEnv(value=start)).value
     assert held == value
     assert type(held) is type(value)
-    assert repr(held) == repr(value)
+    assert held == value if isinstance(value, set) else repr(held) == repr(value)
     assert getattr(held, "maxlen", None) == getattr(value, "maxlen", None)
     assert before is None or held is before
 
