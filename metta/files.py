@@ -17,6 +17,7 @@ from pathlib import Path
 __all__ = [
     "TEMPORARY",
     "atomic_write",
+    "atomic_write_text",
     "commit_folder",
     "make_durable",
     "make_folder",
@@ -54,6 +55,15 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], None]) ->
         raise
     make_durable(target.parent)
     return target
+
+
+def atomic_write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """`atomic_write` of a whole text, in UTF-8."""
+
+    def write(target: Path) -> None:
+        target.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+    return atomic_write(path, write)
 
 
 def commit_folder(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from metta.errors import ConfigError, MissingExtraError
-from metta.files import atomic_write
+from metta.files import atomic_write_text
 from metta.loggers.sink import MetricRow
 from metta.secrets import scrub_all
 from metta.train.run_config import WandbConfig
@@ -148,12 +148,8 @@ def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, A
             settings=settings,
         )
     if known is None:
-        atomic_write(id_file, lambda path: _write_text(path, run.id))
+        atomic_write_text(id_file, run.id)
     return run
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
 
 
 def close_wandb_run(run: WandbRun | None, *, exit_code: int = 0) -> None:

@@ -11,7 +11,7 @@ from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import RestorePromise
 from metta.errors import CheckpointError, ConfigError, UnsafeFileError
-from metta.files import atomic_write
+from metta.files import atomic_write_text
 from metta.loggers import (
     ConsoleSink,
     CsvSink,
@@ -254,11 +254,11 @@ class RunSession:
 
     def _write_configuration(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
         described = json.dumps(scrub_all(about), indent=2)
-        atomic_write(self.directory.about_file, lambda path: _write_text(path, described))
+        atomic_write_text(self.directory.about_file, described)
         config.to_yaml(self.directory.config_file)
         provenance = self.provenance or resolve(config, check_sizes=False).provenance()
         text = json.dumps(scrub_all(provenance), indent=2)
-        atomic_write(self.directory.provenance_file, lambda path: _write_text(path, text))
+        atomic_write_text(self.directory.provenance_file, text)
 
     def _logger(self, config: TrainerConfig) -> StatsLogger:
         sinks: list[Sink] = []
@@ -285,7 +285,3 @@ class RunSession:
                 self._event_log.close()
                 self._event_log = None
             self.directory.release()
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
