@@ -1,8 +1,6 @@
 """`metta certify`: is a resumed run of this set-up equal to an uninterrupted one, to the bit?"""
 
 import argparse
-import dataclasses
-import json
 from typing import TYPE_CHECKING, Any
 
 from metta.cli.words import WORDS_HELP, resolve_words
@@ -41,7 +39,10 @@ def run(options: argparse.Namespace) -> int:
     if options.epochs < 2 or options.kills < 1:
         raise ConfigError("certify needs at least --epochs 2 and --kills 1")
     resolved = resolve_words(options.words, [])
-    from metta.testing.certification import certify  # torch loads here, not for --help
+    import dataclasses  # these and torch load here, not for --help
+    import json
+
+    from metta.testing.certification import certify
 
     certificate = certify(resolved.config, epochs=options.epochs, kills=options.kills)
     if options.json:

@@ -1,7 +1,6 @@
 """`metta finetune`: a new run that begins with the weights of a saved policy."""
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,9 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Load the policy, and train it in a folder of its own."""
     resolved, output = checked_options(options)
-    from metta.cli.train import new_run_dir, train_in  # torch loads here, not for --help
+    import dataclasses  # this and torch load here, not for --help
+
+    from metta.cli.train import new_run_dir, train_in
     from metta.envs.factory import make_vec_env
     from metta.store.policy_store import PolicyStore
     from metta.train.origins import COMMAND_LINE

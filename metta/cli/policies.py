@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from metta.cli.resume import find_run
 from metta.cli.tables import shown_bytes, table
 from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
-from metta.store.safe_json import read_json
 
 if TYPE_CHECKING:
     from metta.agent.policy_record import PolicyRecord
@@ -103,6 +102,7 @@ def _runs_in(folder: Path) -> list[Path]:
 def _checkpoint_dir(run: Path) -> Path:
     """Where a run says that its checkpoints are; else the usual place."""
     from metta.store.run_directory import RunDirectory
+    from metta.store.safe_json import read_json
 
     directory = RunDirectory(run)
     try:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metta.errors import ConfigError, UnsafeFileError, did_you_mean
-from metta.store.safe_json import read_json
 
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
@@ -102,6 +101,8 @@ def _resolved(config_file: Path, words: list[str]) -> "Resolved":
 
 def _provenance(file: Path, resolved: "Resolved") -> dict[str, Any]:
     """Who set each value: as stored, except for those that are changed now."""
+    from metta.store.safe_json import read_json
+
     fresh = resolved.provenance()
     try:
         stored = dict(read_json(file)["settings"])

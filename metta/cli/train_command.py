@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from metta.cli.resume import add_allow_inexact
 from metta.cli.words import WORDS_HELP, resolve_words
 from metta.errors import ConfigError, did_you_mean
-from metta.store.safe_paths import check_name
 
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
@@ -121,6 +120,8 @@ def _check_device(resolved: "Resolved") -> None:
 
 def _check_run_name(run: str | None, resolved: "Resolved") -> None:
     """Refuse a name that is no folder's: of --run, or without it of the experiment."""
+    from metta.store.safe_paths import check_name
+
     if run is not None:
         check_name(run, "--run")
         return
