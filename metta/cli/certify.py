@@ -1,7 +1,7 @@
 """`metta certify`: is a resumed run of this set-up equal to an uninterrupted one, to the bit?"""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metta.cli.words import WORDS_HELP, resolve_words
 from metta.errors import ConfigError
@@ -9,21 +9,16 @@ from metta.errors import ConfigError
 if TYPE_CHECKING:
     from metta.testing.certification import Certificate
 
-__all__ = ["add_parser", "run"]
+__all__ = ["configure", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "certify",
-        help="kill and resume a set-up, and see whether it is exact",
-        description=(
-            "Trains a shortened run of a set-up three times in processes of their own, kills the third "
-            "again and again, and compares every component of its state with the undisturbed runs."
-        ),
-        epilog="Exit code 0 where the resumed run is equal to the bit, else 1.",
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Trains a shortened run of a set-up three times in processes of their own, kills the third "
+        "again and again, and compares every component of its state with the undisturbed runs."
     )
+    parser.epilog = "Exit code 0 where the resumed run is equal to the bit, else 1."
     parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=WORDS_HELP)
     parser.add_argument(
         "--epochs", type=int, default=6, help="epochs of a run (default: %(default)s)"

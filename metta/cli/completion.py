@@ -1,21 +1,17 @@
 """`metta completion`: scripts that let a shell complete commands, presets, files and settings."""
 
 import argparse
-from typing import Any
 
-__all__ = ["add_parser", "run", "script"]
+__all__ = ["configure", "run", "script"]
 
 _SHELLS = ("bash", "zsh", "fish")
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "completion",
-        help="print a script that completes commands in a shell",
-        description="Prints a completion script.",
-        epilog='bash and zsh: eval "$(metta completion bash)"; fish: metta completion fish | source',
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = "Prints a completion script."
+    parser.epilog = (
+        'bash and zsh: eval "$(metta completion bash)"; fish: metta completion fish | source'
     )
     parser.add_argument("shell", choices=_SHELLS)
 

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metta.cli.words import WORDS_HELP, resolve_words
 from metta.errors import ConfigError, did_you_mean
@@ -10,16 +10,13 @@ from metta.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
 
-__all__ = ["add_parser", "run"]
+__all__ = ["configure", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "config",
-        help="show or explain the settings of a run",
-        description="Prints the settings that a run would have as YAML, which `metta train` reads again.",
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Prints the settings that a run would have as YAML, which `metta train` reads again."
     )
     parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=WORDS_HELP)
     shape = parser.add_mutually_exclusive_group()

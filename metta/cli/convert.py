@@ -2,29 +2,23 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from metta.errors import ConfigError
 
-__all__ = ["add_parser", "run"]
+__all__ = ["configure", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "convert",
-        help="turn a torch.save file that you trust into safetensors",
-        description=(
-            "Reads a file of torch.save and writes its tensors as safetensors, named by their path in it. "
-            "The file is read by torch's restricted unpickler (weights_only=True, and never otherwise), in "
-            "a process of its own with bounded memory and time, and without a network where the kernel "
-            "allows it. A file that holds anything but tensors is refused."
-        ),
-        epilog=(
-            "The result is plain data: safetensors.torch.load_file(TARGET) gives the tensors, and "
-            "load_state_dict puts them into a module of your own."
-        ),
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Reads a file of torch.save and writes its tensors as safetensors, named by their path in it. "
+        "The file is read by torch's restricted unpickler (weights_only=True, and never otherwise), in "
+        "a process of its own with bounded memory and time, and without a network where the kernel "
+        "allows it. A file that holds anything but tensors is refused."
+    )
+    parser.epilog = (
+        "The result is plain data: safetensors.torch.load_file(TARGET) gives the tensors, and "
+        "load_state_dict puts them into a module of your own."
     )
     parser.add_argument("source", metavar="SOURCE.pt", help="a file of torch.save")
     parser.add_argument("target", metavar="TARGET.safetensors", help="the file to write")

@@ -2,27 +2,21 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from metta.cli.train_command import add_run_options, checked_options
 from metta.errors import ConfigError
 
-__all__ = ["add_parser", "run"]
+__all__ = ["configure", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "finetune",
-        help="begin a new run with the weights of a saved policy",
-        description=(
-            "Begins a new run with the weights and normalisers of a saved policy, and nothing else of the "
-            "run that it comes from: optimizer, counters and schedules begin anew. To go on with a run, "
-            "use `metta resume`."
-        ),
-        epilog="e.g.: metta finetune first:best Acrobot-v1 learning_rate=1e-4 --run second",
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Begins a new run with the weights and normalisers of a saved policy, and nothing else of the "
+        "run that it comes from: optimizer, counters and schedules begin anew. To go on with a run, "
+        "use `metta resume`."
     )
+    parser.epilog = "e.g.: metta finetune first:best Acrobot-v1 learning_rate=1e-4 --run second"
     parser.add_argument(
         "policy",
         metavar="POLICY",

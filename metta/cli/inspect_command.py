@@ -7,20 +7,17 @@ from typing import Any
 
 from metta.cli.tables import shown_bytes, table
 
-__all__ = ["add_parser", "run"]
+__all__ = ["configure", "run"]
 
 _TABLES = ("files", "components", "tensors", "problems")
 _MOST_LINES, _MOST_CHARACTERS = 80, 100
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "inspect",
-        help="show what is inside a checkpoint or policy",
-        description="Shows what a checkpoint or policy file holds, and whether it is whole.",
-        epilog="Exit code 1 where anything is damaged. Of a run, the newest checkpoint is shown.",
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = "Shows what a checkpoint or policy file holds, and whether it is whole."
+    parser.epilog = (
+        "Exit code 1 where anything is damaged. Of a run, the newest checkpoint is shown."
     )
     parser.add_argument(
         "thing",

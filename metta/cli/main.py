@@ -6,32 +6,46 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from metta import __version__
 from metta.cli.lost_console import surviving_a_lost_console
 from metta.cli.words import join_dotted
 from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError, did_you_mean
 
-__all__ = ["COMMANDS", "build_parser", "main"]
+__all__ = ["COMMANDS", "Command", "build_parser", "main"]
+
+
+class Command(NamedTuple):
+    """Where a command is, and what the help says of it."""
+
+    module: str
+    """Has ``configure(parser)``, which loads nothing heavy, and ``run(options)``."""
+    help: str
+
 
 COMMANDS = {
-    "train": "metta.cli.train_command",
-    "resume": "metta.cli.resume",
-    "finetune": "metta.cli.finetune",
-    "runs": "metta.cli.runs",
-    "policies": "metta.cli.policies",
-    "inspect": "metta.cli.inspect_command",
-    "certify": "metta.cli.certify",
-    "config": "metta.cli.config_command",
-    "presets": "metta.cli.presets_command",
-    "convert": "metta.cli.convert",
-    "completion": "metta.cli.completion",
+    "train": Command("metta.cli.train_command", "train a policy on a Gymnasium environment"),
+    "resume": Command("metta.cli.resume", "go on with a run"),
+    "finetune": Command("metta.cli.finetune", "begin a new run with the weights of a saved policy"),
+    "runs": Command("metta.cli.runs", "list runs, or show one"),
+    "policies": Command("metta.cli.policies", "list saved policies"),
+    "inspect": Command("metta.cli.inspect_command", "show what is inside a checkpoint or policy"),
+    "certify": Command(
+        "metta.cli.certify", "kill and resume a set-up, and see whether it is exact"
+    ),
+    "config": Command("metta.cli.config_command", "show or explain the settings of a run"),
+    "presets": Command("metta.cli.presets_command", "list the presets"),
+    "convert": Command(
+        "metta.cli.convert", "turn a torch.save file that you trust into safetensors"
+    ),
+    "completion": Command(
+        "metta.cli.completion", "print a script that completes commands in a shell"
+    ),
 }
-"""Command -> module with ``add_parser(commands)``, which loads nothing heavy, and ``run(options)``."""
 
 _OK, _FAILED, _USAGE, _INTERRUPTED = 0, 1, 2, 130
 _EXIT_CODES = (
@@ -50,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    parser = build_parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = build_parser(given[:1])
     if arguments is None:  # the process is this command's own
         sys.excepthook = _show_bug
     try:
@@ -69,8 +83,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _run(options)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of every command."""
+def build_parser(needed: Container[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser of every command; only those that are needed are loaded and know their arguments."""
     parser = argparse.ArgumentParser(
         prog="metta",
         description="PPO training, from one command to single parts.",
@@ -79,13 +93,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"metta {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name in COMMANDS:
-        _module(name).add_parser(commands)
+    for name, command in COMMANDS.items():
+        own = commands.add_parser(name, help=command.help, allow_abbrev=False)
+        if name in needed:
+            _module(name).configure(own)
     return parser
 
 
 def _module(command: str) -> ModuleType:
-    return importlib.import_module(COMMANDS[command])
+    return importlib.import_module(COMMANDS[command].module)
 
 
 def _take_rest(

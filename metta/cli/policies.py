@@ -5,7 +5,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from metta.cli.resume import find_run
 from metta.cli.tables import shown_bytes, table
@@ -14,7 +14,7 @@ from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileE
 if TYPE_CHECKING:
     from metta.agent.policy_record import PolicyRecord
 
-__all__ = ["SavedPolicy", "add_parser", "run", "saved_policies"]
+__all__ = ["SavedPolicy", "configure", "run", "saved_policies"]
 
 
 class SavedPolicy(NamedTuple):
@@ -39,14 +39,13 @@ class SavedPolicy(NamedTuple):
         return " ".join(mark for mark, holds in marks.items() if holds)
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "policies",
-        help="list saved policies",
-        description="Lists the policies that runs have saved, oldest first, or those with the best scores.",
-        epilog="`metta inspect RUN:best` shows what is inside one; RUN:latest and RUN:v120 work too.",
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Lists the policies that runs have saved, oldest first, or those with the best scores."
+    )
+    parser.epilog = (
+        "`metta inspect RUN:best` shows what is inside one; RUN:latest and RUN:v120 work too."
     )
     parser.add_argument(
         "place",

@@ -1,18 +1,14 @@
 """`metta presets`: what there is to begin with."""
 
 import argparse
-from typing import Any
 
-__all__ = ["add_parser", "run"]
+__all__ = ["configure", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    commands.add_parser(
-        "presets",
-        help="list the presets",
-        description="Lists the presets: settings that suit a task or that other libraries begin with.",
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Lists the presets: settings that suit a task or that other libraries begin with."
     )
 
 

@@ -10,18 +10,15 @@ from metta.errors import ConfigError, UnsafeFileError, did_you_mean
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
 
-__all__ = ["add_allow_inexact", "add_parser", "find_run", "run"]
+__all__ = ["add_allow_inexact", "configure", "find_run", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "resume",
-        help="go on with a run",
-        description="Goes on with a run from its newest checkpoint, with the settings that it has.",
-        epilog="A longer run: metta resume runs/first total_timesteps=500_000",
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Goes on with a run from its newest checkpoint, with the settings that it has."
     )
+    parser.epilog = "A longer run: metta resume runs/first total_timesteps=500_000"
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="folder of the run, or its name below --output"
     )

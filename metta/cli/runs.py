@@ -3,24 +3,19 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metta.cli.resume import find_run
 
 if TYPE_CHECKING:
     from metta.cli.run_summary import RunSummary
 
-__all__ = ["add_parser", "run"]
+__all__ = ["configure", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "runs",
-        help="list runs, or show one",
-        description="Lists the runs below a folder, newest last, or shows one of them.",
-        allow_abbrev=False,
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = "Lists the runs below a folder, newest last, or shows one of them."
     parser.add_argument("run", nargs="?", metavar="RUN", help="show this run only, with its scores")
     parser.add_argument(
         "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"

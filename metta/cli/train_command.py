@@ -4,7 +4,7 @@ import argparse
 import importlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metta.cli.resume import add_allow_inexact
 from metta.cli.words import WORDS_HELP, resolve_words
@@ -13,25 +13,20 @@ from metta.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
 
-__all__ = ["add_parser", "add_run_options", "checked_options", "run"]
+__all__ = ["configure", "add_run_options", "checked_options", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the subparsers of `metta`."""
-    parser = commands.add_parser(
-        "train",
-        help="train a policy on a Gymnasium environment",
-        description=(
-            "Trains PPO, shows progress, scores the result on fresh episodes, and saves "
-            "policy, "
-            "checkpoints, metrics and learning curve in a folder of its own."
-        ),
-        epilog=(
-            "Settings go by any usual name, e.g.: metta train Acrobot-v1 learning_rate=1e-3 n_steps=256. "
-            "`metta config --help-for trainer.ppo` explains the settings of a group, `metta presets` lists "
-            "the presets."
-        ),
-        allow_abbrev=False,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Trains PPO, shows progress, scores the result on fresh episodes, and saves "
+        "policy, "
+        "checkpoints, metrics and learning curve in a folder of its own."
+    )
+    parser.epilog = (
+        "Settings go by any usual name, e.g.: metta train Acrobot-v1 learning_rate=1e-3 n_steps=256. "
+        "`metta config --help-for trainer.ppo` explains the settings of a group, `metta presets` lists "
+        "the presets."
     )
     add_run_options(parser)
     add_allow_inexact(parser)

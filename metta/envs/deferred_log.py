@@ -51,7 +51,9 @@ class DeferredLog:
             self._enter(group)
 
     def _enter(self, group: int) -> None:
-        rows, actions, starts = self._slices[group], self._actions[group], self._starts[group]
-        for step in range(self._counts[group]):
-            self._log.record(rows, actions[step], starts[step])
+        count = self._counts[group]
+        if count:
+            self._log.record_block(
+                self._slices[group], self._actions[group, :count], self._starts[group, :count]
+            )
         self._counts[group] = 0

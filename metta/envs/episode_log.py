@@ -62,6 +62,24 @@ class EpisodeLog:
             lengths[starts] = 0
             known[starts] = True
 
+    def record_block(self, rows: slice, actions: np.ndarray, starts: np.ndarray) -> None:
+        """The same for K steps at once: actions ``[K, n, ...]`` and starts ``[K, n]``."""
+        for place, row in enumerate(range(rows.start, rows.stop)):
+            taken, began = actions[:, place], np.flatnonzero(starts[:, place])
+            if len(began):
+                self.episodes[row] += len(began)
+                self._lengths[row], self._known[row] = 0, True
+                taken = taken[began[-1] + 1 :]
+            if not self._known[row]:
+                continue
+            length = int(self._lengths[row])
+            while length + len(taken) > self._actions.shape[1] and self._known[row]:
+                self._lengths[row] = self._actions.shape[1]
+                self._make_room(slice(row, row + 1))
+            if self._known[row]:
+                self._actions[row, length : length + len(taken)] = taken
+                self._lengths[row] = length + len(taken)
+
     def unknown_rows(self) -> list[int]:
         """Rows whose episode cannot be lived again."""
         return [int(row) for row in np.flatnonzero(~self._known)]

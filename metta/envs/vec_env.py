@@ -151,7 +151,7 @@ class RestorableVecEnv(VecEnv, Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every environment stands: ``{"class": ...}`` and what that class needs.
+        """Where every environment stands: ``{"class": ...}`` and what it needs, in memory of its own.
 
         Only between steps: `EnvError` while one is under way.
         """

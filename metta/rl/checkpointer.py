@@ -109,6 +109,8 @@ class TrainingCheckpointer:
         self._lock = threading.Lock()
         """One save at a time: each removes what looks unfinished."""
         self._staged: tuple[int, FrozenPolicy, dict[str, Any]] | None = None
+        self._architecture: tuple[Policy, str] | None = None
+        """The policy of the last snapshot and its architecture, which training does not change."""
 
     @classmethod
     def from_config(
@@ -138,7 +140,9 @@ class TrainingCheckpointer:
 
         NaN or infinity in policy, optimizer or losses is refused: `NonFiniteError`.
         """
-        frozen = freeze_policy(policy)
+        if self._architecture is None or self._architecture[0] is not policy:
+            self._architecture = policy, policy.architecture_hash()
+        frozen = freeze_policy(policy, self._architecture[1])
         copied = _copied(registry, policy, frozen)
         require_finite(copied, state.epoch)
         return PendingCheckpoint(
@@ -286,7 +290,10 @@ def _copied(
     """A snapshot in memory of its own; the policy's tensors are those of the frozen one."""
     snapshot = registry.snapshot()
     own = snapshot.pop(policy.state_name, None)
-    copied: dict[str, dict[str, Any]] = copy_state(snapshot)
+    copied: dict[str, dict[str, Any]] = {
+        name: part if getattr(registry.get(name), "gives_copies", False) else copy_state(part)
+        for name, part in snapshot.items()
+    }
     if own is not None:
         copied[policy.state_name] = {"version": own["version"], "state": frozen.tensors}
     return copied

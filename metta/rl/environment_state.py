@@ -23,6 +23,8 @@ class EnvironmentState:
     state_name = "environments"
     state_version = 1
     in_digest = False
+    gives_copies = True
+    """What `state_dict` returns is in memory of its own already: snapshots do not copy it again."""
 
     def __init__(self, collector: RolloutCollector) -> None:
         self.collector = collector

@@ -107,6 +107,7 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
                 until_step=config.total_timesteps,
                 hooks=parts.hooks,
                 experience=lambda: parts.experience,
+                keep_history=False,
             )
     finally:
         vec_env.close()

@@ -61,13 +61,15 @@ def run_training(
     hooks: HookRegistry | None = None,
     on_epoch_end: EpochListener | None = None,
     experience: Callable[[], object] = lambda: None,
+    keep_history: bool = True,
 ) -> dict[str, list[float]]:
     """Repeat epochs until `until_step` agent steps or a requested stop; returns metrics per epoch.
 
-    A metric that an epoch did not report is NaN there, so all lists are equally long. `experience`
-    gives what the event `on_epoch_end` offers under that name; the function `on_epoch_end` is called
-    after the hooks, and its exceptions are its caller's. Hooks are told of the end, of a failure, and
-    are closed, whatever happens.
+    A metric that an epoch did not report is NaN there, so all lists are equally long; they grow by about
+    half a kilobyte in each epoch, and without `keep_history` they are empty. `experience` gives what the
+    event `on_epoch_end` offers under that name; the function `on_epoch_end` is called after the hooks,
+    and its exceptions are its caller's. Hooks are told of the end, of a failure, and are closed, whatever
+    happens.
     """
     if hooks is None:
         hooks = HookRegistry(state)
@@ -77,7 +79,8 @@ def run_training(
         _start(hooks)
         history: dict[str, list[float]] = {}
         for row in _epochs(state, step, until_step, hooks):
-            _append(history, row)
+            if keep_history:
+                _append(history, row)
             hooks.fire("on_epoch_end", losses_stats=row, experience=experience())
             _commit(state, hooks)
             if on_epoch_end is not None:

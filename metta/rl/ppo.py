@@ -176,7 +176,8 @@ class PPOOptimizer:
         The policy runs in the mode (training or evaluation) that its owner put it in. `progress` in
         0..1 of the run steers schedules. Advantages in the data are used, absent ones are
         computed (V-trace always computes them, since they depend on the policy of this moment).
-        Afterwards the policy's normalisers take the rollout in.
+        Afterwards the policy's normalisers take the rollout in, unless a step had to be skipped: one
+        reward of 1e30 would set their scale for good.
         """
         data = experience.columns if isinstance(experience, RolloutBuffer) else experience
         columns = check_rollout(data, self.policy, self._architecture)
@@ -194,7 +195,8 @@ class PPOOptimizer:
         log = self._run_passes(columns, custom, coefs)
         self.num_updates += 1
         stats = self._finish(log, columns, coefs)
-        self.policy.update_normalizers(columns)
+        if not stats["skipped_steps"]:
+            self.policy.update_normalizers(columns)
         return stats
 
     def _run_passes(

@@ -1,5 +1,6 @@
 """Numbers that training cannot go on with never reach a checkpoint."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,38 +10,48 @@ from torch import Tensor
 
 from metta.errors import NonFiniteError
 
-__all__ = ["require_finite"]
+__all__ = ["is_finite", "require_finite"]
 
-_LEARNER = ("policy", "optimizer")
+_CHECKED = ("policy", "optimizer", "collector")
 _LOSSES = "loss/"
 
 
 def require_finite(snapshot: Mapping[str, Mapping[str, Any]], epoch: int) -> None:
-    """`NonFiniteError` where NaN or infinity is in a tensor of what learns: policy, optimizer, losses.
+    """`NonFiniteError` where NaN or infinity is in what learns (policy, optimizer, losses) or is carried.
 
-    Other components, environments for example, may hold infinities that mean something.
+    Other components, environments for example, may hold infinities that mean something, and so may the
+    single numbers of a loss.
     """
     for name, part in snapshot.items():
-        if name in _LEARNER or name.startswith(_LOSSES):
-            for where, tensor in _tensors_in(part["state"], ""):
-                if tensor.is_floating_point() and not _is_finite(tensor):
-                    raise NonFiniteError(
-                        f"epoch {epoch} is not saved: {where or 'the tensor'} of {name!r} holds NaN or "
-                        "infinity; go on from an older checkpoint, with a smaller learning rate for example"
-                    )
+        is_loss = name.startswith(_LOSSES)
+        if name not in _CHECKED and not is_loss:
+            continue
+        for where, number in _numbers_in(part["state"], ""):
+            if is_finite(number) or (is_loss and isinstance(number, float)):
+                continue
+            raise NonFiniteError(
+                f"epoch {epoch} is not saved: {where or 'the tensor'} of {name!r} holds NaN or "
+                "infinity; go on from an older checkpoint, with a smaller learning rate for example"
+            )
 
 
-def _is_finite(tensor: Tensor) -> bool:
+def is_finite(number: Tensor | float) -> bool:
+    """Whether a number, or every entry of a tensor, is neither NaN nor infinite."""
+    if isinstance(number, float):
+        return math.isfinite(number)
+    if not number.is_floating_point():
+        return True
     # a sum is much faster, and finite only where all are; it may also overflow, which says nothing
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    return math.isfinite(number.sum().item()) or bool(number.isfinite().all())
 
 
-def _tensors_in(state: Any, where: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(state, Tensor):
+def _numbers_in(state: Any, where: str) -> Iterator[tuple[str, Tensor | float]]:
+    if isinstance(state, np.ndarray | np.generic):
+        if np.issubdtype(state.dtype, np.floating):
+            yield where, torch.from_numpy(np.atleast_1d(state))
+    elif isinstance(state, Tensor | float):
         yield where, state
-    elif isinstance(state, np.ndarray | np.generic) and np.issubdtype(state.dtype, np.floating):
-        yield where, torch.from_numpy(np.atleast_1d(state))
     elif isinstance(state, Mapping | list | tuple):
         items = state.items() if isinstance(state, Mapping) else enumerate(state)
         for key, item in items:
-            yield from _tensors_in(item, f"{where}/{key}" if where else str(key))
+            yield from _numbers_in(item, f"{where}/{key}" if where else str(key))

@@ -14,7 +14,9 @@ from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, PolicyError, UnsafeFileError
 from metta.files import atomic_write, sha256_of
 from metta.secrets import scrub_all
+from metta.stateful import digest_of
 from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
+from metta.store.finite_state import is_finite
 from metta.store.safe_json import brief, parse_json
 from metta.store.safe_read import DTYPES, TensorFile, check_tensor_file, load_announced
 
@@ -44,15 +46,17 @@ class FrozenPolicy:
     description: dict[str, Any]
 
 
-def freeze_policy(policy: Policy) -> FrozenPolicy:
-    """A copy of a policy's whole state; `NonFiniteError` where a weight is NaN or infinite."""
+def freeze_policy(policy: Policy, architecture: str | None = None) -> FrozenPolicy:
+    """A copy of a policy's whole state; `NonFiniteError` where a weight is NaN or infinite.
+
+    `architecture` is its `architecture_hash`, for a caller who knows it already.
+    """
     state = policy.state_dict()
     broken = _not_finite(state)
     if broken:
         raise NonFiniteError(f"the policy is not saved: {broken} hold NaN or infinity")
     description = {
-        "policy_architecture": policy.architecture_hash(),
-        "policy_hash": policy.parameter_hash(),
+        "policy_architecture": architecture or policy.architecture_hash(),
         "observation_space": policy.obs_spec.describe(),
         "action_space": str(policy.action_space),
     }
@@ -74,6 +78,7 @@ def save_policy(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **frozen.description,
+        "policy_hash": digest_of(frozen.tensors),  # here, where nobody waits for it
         "metadata": scrub_all(dict(metadata or {})),
     }
     try:
@@ -164,11 +169,7 @@ def _verified(source: Path, manifest: dict[str, Any], found: TensorFile) -> dict
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    return [
-        name
-        for name, value in tensors.items()
-        if value.is_floating_point() and not bool(value.isfinite().all())
-    ]
+    return [name for name, value in tensors.items() if not is_finite(value)]
 
 
 def _read_header(source: Path) -> tuple[dict[str, Any], TensorFile]:

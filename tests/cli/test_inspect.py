@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from metta.agent.factory import make_policy
-from metta.cli.inspect_command import add_parser
+from metta.cli.inspect_command import configure
 from metta.cli.inspection import find_thing, inspect_thing
 from metta.cli.main import main
 from metta.envs.toy import CorridorEnv
@@ -288,8 +288,8 @@ def test_everything_wrong_is_a_problem_when_state_is_no_state(tmp_path: Path) ->
 
 def test_the_command_has_its_options_when_a_parser_is_built() -> None:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(dest="command"))
-    options = parser.parse_args(["inspect", "x", "--json", "--verify"])
+    configure(parser)
+    options = parser.parse_args(["x", "--json", "--verify"])
     assert (options.thing, options.json, options.verify, options.output) == (
         "x",
         True,

@@ -74,6 +74,38 @@ def test_memory_is_the_same_when_episodes_are_short() -> None:
     assert log._actions is memory
 
 
+@pytest.mark.parametrize(
+    ("most", "ends"), [(1_000_000, 0.05), (1_000_000, 0.0), (600, 0.002), (600, 0.0)]
+)
+def test_a_block_of_steps_is_logged_as_single_steps_are(
+    monkeypatch: pytest.MonkeyPatch, most: int, ends: float
+) -> None:
+    monkeypatch.setattr(episode_log, "MAX_LOGGED_STEPS", most)
+    one, many = EpisodeLog(4, BOX), EpisodeLog(4, BOX)
+    generator = np.random.default_rng(0)
+    for log in (one, many):
+        log.join([1, 2, 3, 4], np.array([0, 3, 0, 1]))  # unknown until they begin anew
+    rows = slice(1, 4)
+    was_known, was_long = set[int](), False
+    for block in range(40):
+        if block == 10:
+            one.begin([5, 6, 7, 8])
+            many.begin([5, 6, 7, 8])
+        count = int(generator.integers(1, 50))
+        actions = generator.random((count, 3, 2), np.float32)
+        starts = generator.random((count, 3)) < ends
+        for step in range(count):
+            one.record(rows, actions[step], starts[step])
+        many.record_block(rows, actions, starts)
+        expected, found = one.state(), many.state()
+        for name, column in expected.items():
+            np.testing.assert_array_equal(found[name], column, err_msg=f"{name} in block {block}")
+        was_known.update({1, 2, 3} - set(one.unknown_rows()))
+        was_long |= int(one.state()["lengths"].max()) > 256
+    assert was_known == {1, 2, 3}
+    assert was_long == (ends < 0.05)
+
+
 def test_a_row_is_unknown_when_its_episode_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_log, "MAX_LOGGED_STEPS", 600)
     log = EpisodeLog(2, DISCRETE)

@@ -35,6 +35,12 @@ def test_epochs_repeat_when_steps_are_left() -> None:
     assert state.metrics == {"loss": 30.0}
 
 
+def test_nothing_is_kept_when_no_history_is_wanted() -> None:
+    state = TrainerState()
+    assert run_training(state, ten_steps, until_step=25, keep_history=False) == {}
+    assert (state.epoch, state.metrics) == (3, {"loss": 30.0})
+
+
 def test_counting_goes_on_when_the_state_is_not_new() -> None:
     state = TrainerState(agent_step=100, epoch=7)
     assert run_training(state, ten_steps, until_step=110)["epoch"] == [8.0]

@@ -253,6 +253,20 @@ def test_steps_are_skipped_and_counted_when_a_loss_is_not_finite(
     assert digest_of([policy.state_dict(), ppo.optimizer.state_dict()]) == before
 
 
+def test_normalisers_stay_when_a_rollout_was_too_absurd_to_learn_from() -> None:
+    policy, buffer = collected(normalize_observations=True, normalize_returns=True)
+    ppo = learner(policy.float(), max_nonfinite_steps=100)
+    ppo.update(buffer)
+    assert policy.return_normalizer is not None
+    before = digest_of(policy.return_normalizer.state_dict())
+    buffer.columns["rewards"][3, 1] = 1e30  # its square is not a float32
+    assert ppo.update(buffer)["skipped_steps"] > 0
+    assert digest_of(policy.return_normalizer.state_dict()) == before
+    buffer.columns["rewards"][3, 1] = 1.0
+    ppo.update(buffer)
+    assert policy.return_normalizer.count == 2 * buffer.columns["rewards"].numel()
+
+
 def test_learning_goes_on_when_some_steps_were_skipped() -> None:
     policy, buffer = collected()
     calls: list[int] = []

@@ -18,6 +18,8 @@ INFINITE = torch.tensor([1.0, float("inf")])
         ("policy", {"layer.weight": INFINITE}, "layer.weight"),
         ("optimizer", {"state": {3: {"exp_avg": INFINITE}}}, "state/3/exp_avg"),
         ("optimizer", {"groups": [{"lr": torch.tensor(float("nan"))}]}, "groups/0/lr"),
+        ("optimizer", {"param_groups": [{"lr": float("inf")}]}, "param_groups/0/lr"),
+        ("collector", {"states": [{"hidden": INFINITE}]}, "states/0/hidden"),
         ("optimizer", {"half": INFINITE.to(torch.bfloat16)}, "half"),
         ("loss/mine", {"scales": (np.float32("nan"),)}, "scales/0"),
         ("loss/mine", {"scales": np.array([[1.0, np.inf]])}, "scales"),
@@ -42,7 +44,8 @@ def test_all_is_well_when_only_others_hold_infinities() -> None:
         "optimizer": {"version": 1, "state": learner},
         "policy": {"version": 1, "state": {"weight": torch.zeros(2), "count": np.array([1])}},
         "environments": {"version": 1, "state": {"bounds": INFINITE}},
-        "collector": {"version": 1, "state": {"bounds": INFINITE.numpy()}},
+        "stats_tracker": {"version": 1, "state": {"bounds": INFINITE.numpy()}},
+        "loss/mine": {"version": 1, "state": {"best": float("inf")}},
         "lossless": {"version": 1, "state": {"bounds": INFINITE}},
     }
     require_finite(snapshot, 1)

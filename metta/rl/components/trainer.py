@@ -179,6 +179,7 @@ class Trainer:
                     until_step=self.config.total_timesteps,
                     hooks=self.hooks,
                     experience=lambda: parts.experience,
+                    keep_history=False,
                 )
             finally:
                 self.stop_signal = signals.received
