@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml setup.py metta/ops/_native.c
+SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/envs/grid/*.[ch])
 
 .PHONY: help train test check format setup learning bench overhead faults clean
 
@@ -38,7 +38,7 @@ check:
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest --cov --cov-report=term:skip-covered
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile --cov --cov-report=term:skip-covered
 
 format: setup
 	$(BIN)/ruff format .

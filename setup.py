@@ -10,6 +10,13 @@ setup(
             # no fused multiply-add: the C and the NumPy kernels round alike
             extra_compile_args=["-O3", "-ffp-contract=off"],
             optional=True,
-        )
+        ),
+        Extension(
+            "metta.envs.grid._native",
+            sources=["metta/envs/grid/_native.c"],
+            depends=["metta/envs/grid/_rules.h", "metta/envs/grid/_world.h"],
+            extra_compile_args=["-O3", "-ffp-contract=off"],
+            optional=True,
+        ),
     ]
 )

@@ -200,7 +200,7 @@ def _key_gone(header: Header, data: bytes, random: Random) -> bytes:
 MANIFEST: dict[str, Lie] = {
     "no metadata": _header(lambda h, _: h.pop(_METADATA)),
     "no manifest": _header(lambda h, _: h[_METADATA].pop("manifest")),
-    "a manifest of a later version": _manifest(lambda m: m.update(format_version=2)),
+    "a manifest of a later version": _manifest(lambda m: m.update(format_version=99)),
     "a manifest of another format": _manifest(lambda m: m.update(format="metta-other")),
     "a manifest that says more": _manifest(lambda m: m.update(entry_point="os:system")),
     "a digest of other bytes": _manifest(lambda m: m.update(content_sha256="0" * 64)),

@@ -31,7 +31,7 @@ _LIMIT_SECONDS = 10.0
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     """`count` signals, in turn over the variants."""
     random_numbers = random.Random(seed)
-    shared_before = shared_memory()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where this runs behind a `&`
     with Zygote(
         ["faults.training:warm_up", "metta.cli.train"], cwd=Path(__file__).parent.parent
     ) as zygote:
@@ -43,8 +43,8 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
             child = zygote.start("faults.signals:train", variant=variant, folder=str(run))
             began, code = disturb(child, run, number_of_signal, how, random_numbers)
             outcome = verdict(code, number_of_signal, run, how)
-            if outcome == OK and shared_memory() != shared_before:
-                outcome = "shared memory was left behind"
+            if outcome == OK and (left := shared_memory_of(child.pid)):
+                outcome = f"shared memory was left behind: {left}"
             seconds = time.monotonic() - began
             if outcome == OK and seconds > _LIMIT_SECONDS:
                 outcome = f"took {seconds:.1f} s"
@@ -54,7 +54,6 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
 def train(variant: str, folder: str) -> None:
     """`metta train` in this process."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored where this began
     path = Path(folder)
     path.mkdir()
     output = os.open(path / "output.txt", os.O_WRONLY | os.O_CREAT)
@@ -147,5 +146,6 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
+def shared_memory_of(pid: int) -> list[str]:
+    """Files that a process made; others may be anybody's."""
+    return [path.name for path in Path("/dev/shm").iterdir() if f"-{pid}-" in path.name]

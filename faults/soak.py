@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,11 @@ def shared_memory_of(pid: int) -> int:
 
 
 def num_descriptors() -> int:
-    """Without those of /proc, which the monitor opens for a moment."""
+    """The fewest of a few looks: threads open files for a moment, and the monitor those of /proc."""
+    return fewest(_open_now)
+
+
+def _open_now() -> int:
     count = 0
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -169,9 +173,14 @@ def num_descriptors() -> int:
 
 def num_threads() -> int:
     """The fewest of a few looks: a thread that has ended lingers a little."""
+    return fewest(lambda: sum(1 for _ in Path("/proc/self/task").iterdir()))
+
+
+def fewest(count: Callable[[], int]) -> int:
+    """The smallest of some counts, a little apart."""
     counts = []
     for _ in range(10):
-        counts.append(sum(1 for _ in Path("/proc/self/task").iterdir()))
+        counts.append(count())
         time.sleep(0.005)
     return min(counts)
 

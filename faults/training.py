@@ -34,6 +34,7 @@ _BASE = {
     "checkpoint_interval": 1,
     "monitor_seconds": 0,
 }
+_TASKS = {"short": {"max_episode_steps": 9}, "long": {"max_episode_steps": 40}}
 CONFIGS: dict[str, dict[str, Any]] = {
     "mlp": {"env": "CartPole-v1"},
     "mlp-normalised": {
@@ -55,6 +56,34 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "workers": {"env": "CartPole-v1", "num_workers": 2},
     "workers-lstm": {"env": "CartPole-v1", "num_workers": 2, "core": "lstm", "num_groups": 2},
     "workers-replay": {"env": "Pendulum-v1", "num_workers": 2, "env_restore": "replay"},
+    "curriculum": {"env": "CartPole-v1", "curriculum.kind": "learning_progress", "tasks": _TASKS},
+    "workers-curriculum": {
+        "env": "CartPole-v1",
+        "curriculum.kind": "prioritize_regressed",
+        "tasks": _TASKS,
+        "num_workers": 2,
+    },
+    "grid": {
+        "env": "grid/gather",
+        "env_kwargs": {"horizon": 24},
+        "core": "lstm",
+        "total_timesteps": 4 * EPOCHS * STEPS_PER_EPOCH,
+    },
+    "grid-curriculum": {
+        "env": "grid/gather",
+        "env_kwargs": {"horizon": 12},
+        "curriculum.kind": "learning_progress",
+        "buckets": {"num_resources": [4, 8], "wall_density": [0.0, 0.2]},
+        "total_timesteps": 4 * EPOCHS * STEPS_PER_EPOCH,
+    },
+    "self-play": {
+        "env": "grid/crowd",
+        "env_kwargs": {"horizon": 24, "num_agents": 4},
+        "learner_share": 0.5,
+        "self_play_interval": 2,
+        "pool_size": 2,
+        "total_timesteps": 2 * EPOCHS * STEPS_PER_EPOCH,
+    },
 }
 """Name -> settings; `custom_loss` adds one with parameters and state of its own."""
 SERIAL = [name for name in CONFIGS if "workers" not in name]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from metta.rl.ppo_trainer import PPOTrainer
     from metta.rl.rollout_data import combine_rollouts
     from metta.rl.rollout_report import describe_rollout
+    from metta.store.loaded_policy import load_policy
     from metta.store.rollout_file import load_rollout, save_rollout
     from metta.train.train_config import TrainingConfig
 
@@ -46,6 +47,7 @@ _HOMES = {
     "TrainingConfig": "metta.train.train_config",
     "combine_rollouts": "metta.rl.rollout_data",
     "describe_rollout": "metta.rl.rollout_report",
+    "load_policy": "metta.store.loaded_policy",
     "load_rollout": "metta.store.rollout_file",
     "make_policy": "metta.agent.factory",
     "save_rollout": "metta.store.rollout_file",
@@ -67,6 +69,7 @@ __all__ = [
     "__version__",
     "combine_rollouts",
     "describe_rollout",
+    "load_policy",
     "load_rollout",
     "make_policy",
     "save_rollout",

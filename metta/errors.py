@@ -6,7 +6,10 @@ __all__ = [
     "ActorError",
     "CheckpointError",
     "ConfigError",
+    "DatabaseError",
+    "DatabaseUnavailableError",
     "EnvError",
+    "EventLogError",
     "HookError",
     "InexactResumeError",
     "MettaError",
@@ -73,6 +76,18 @@ class UnsafeFileError(MettaError):
 
 class RunLockedError(MettaError):
     """Another trainer is at work in this run directory."""
+
+
+class EventLogError(MettaError):
+    """A log of events has a line that is no event; names the file and the line."""
+
+
+class DatabaseError(MettaError):
+    """A statistics database cannot be used as asked, or does not fit what should go into it."""
+
+
+class DatabaseUnavailableError(DatabaseError):
+    """The database cannot be reached, or is locked; the same may work later."""
 
 
 class HookError(MettaError):

@@ -219,8 +219,9 @@ def _discrete_leaf(space: Any, key: str, path: Path) -> ObsLeaf:
 def _multi_discrete_leaf(space: Any, key: str, path: Path) -> ObsLeaf:
     categories = tuple(int(n) for n in space.nvec.ravel())
     starts = tuple(int(s) for s in np.broadcast_to(space.start, space.nvec.shape).ravel())
-    shape, dtype = tuple(space.shape), np.dtype(np.int64)
-    return ObsLeaf(key, path, shape, dtype, "discrete", categories, starts)
+    # bytes stay bytes, an eighth of the memory; modules get int64 whatever is stored
+    dtype = np.dtype(np.uint8 if space.dtype == np.uint8 else np.int64)
+    return ObsLeaf(key, path, tuple(space.shape), dtype, "discrete", categories, starts)
 
 
 def _binary_leaf(space: Any, key: str, path: Path) -> ObsLeaf:

@@ -89,6 +89,9 @@ def _has_channels_last(shape: tuple[int, ...]) -> bool:
 class VectorStem(nn.Module):
     """Any other leaf ``[B, ...]`` -> flat features ``[B, F]``; discrete values become one-hot."""
 
+    elements: Tensor
+    codes: Tensor
+
     def __init__(self, leaf: ObsLeaf) -> None:
         super().__init__()
         self.categories = leaf.categories
@@ -96,6 +99,10 @@ class VectorStem(nn.Module):
         self.unsqueeze = len(leaf.shape) == 0
         size = math.prod(leaf.shape)
         self.output_size = sum(self.categories) if self.categories else size
+        # which value each place of the one-hot code stands for, and of which element
+        places = [(at, code) for at, n in enumerate(self.categories) for code in range(n)]
+        self.register_buffer("elements", torch.tensor([at for at, _ in places]), persistent=False)
+        self.register_buffer("codes", torch.tensor([code for _, code in places]), persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
         """Flatten, or one-hot and concatenate."""
@@ -105,9 +112,7 @@ class VectorStem(nn.Module):
             values = values.flatten(1)
         if not self.categories:
             return values
-        columns = values.unbind(-1)
-        pairs = zip(columns, self.categories, strict=True)
-        return torch.cat([nn.functional.one_hot(c, n) for c, n in pairs], -1)
+        return torch.eq(values.index_select(-1, self.elements), self.codes)
 
 
 class ObsEncoder(nn.Module):

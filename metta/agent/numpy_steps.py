@@ -141,8 +141,10 @@ def _without_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _to(array: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    return array.astype(torch.empty(0, dtype=dtype).numpy().dtype, copy=False)
+def _to(array: np.ndarray, dtype: Any) -> np.ndarray:
+    if isinstance(dtype, torch.dtype):
+        dtype = torch.empty(0, dtype=dtype).numpy().dtype
+    return array.astype(dtype, copy=False)
 
 
 LAYERS: dict[type[nn.Module], Callable[[nn.Module, fx.Node, Any, Values], Step]] = {
@@ -158,6 +160,7 @@ LAYERS: dict[type[nn.Module], Callable[[nn.Module, fx.Node, Any, Values], Step]]
 }
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    getattr: getattr,
     operator.getitem: operator.getitem,
     operator.add: operator.add,
     operator.sub: operator.sub,
@@ -171,6 +174,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.sigmoid: _sigmoid,
     torch.flatten: _flatten,
     torch.cat: _concatenate,
+    torch.eq: np.equal,
 }
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -179,6 +183,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "sigmoid": _sigmoid,
     "flatten": _flatten,
     "unsqueeze": _unsqueeze,
+    "index_select": lambda array, dim, index: np.take(array, index, dim),
     "to": _to,
     "float": lambda array: array.astype(np.float32, copy=False),
     "expand_as": lambda array, other: np.broadcast_to(array, other.shape),

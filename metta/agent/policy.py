@@ -120,6 +120,7 @@ class Policy(nn.Module):
     def _prepare(self, key: str, leaf: Tensor) -> Tensor:
         spec = self._leaf_specs[key]
         if spec.kind == "discrete":
+            leaf = leaf.long()
             return leaf - self._starts[key].to(leaf.device) if any(spec.starts) else leaf
         leaf = leaf.to(self.dtype)
         return leaf if self.obs_normalizer is None else self.obs_normalizer(key, leaf)

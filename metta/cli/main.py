@@ -34,6 +34,9 @@ COMMANDS = {
     "runs": Command("metta.cli.runs", "list runs, or show one"),
     "policies": Command("metta.cli.policies", "list saved policies"),
     "inspect": Command("metta.cli.inspect_command", "show what is inside a checkpoint or policy"),
+    "eval": Command("metta.cli.eval_command", "play fresh episodes with saved policies"),
+    "compare": Command("metta.cli.compare", "which runs are better, and how sure that is"),
+    "export": Command("metta.cli.export_command", "write a policy as ONNX or torch.export file"),
     "certify": Command(
         "metta.cli.certify", "kill and resume a set-up, and see whether it is exact"
     ),
@@ -60,7 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A command goes on also where nobody can read what it prints any more.
     """
     with surviving_a_lost_console():
-        return _main(arguments)
+        try:
+            return _main(arguments)
+        except KeyboardInterrupt as interrupt:
+            print("metta: interrupted", file=sys.stderr)
+            return 128 + int(interrupt.args[0]) if interrupt.args else _INTERRUPTED
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -134,9 +141,6 @@ def _run(options: argparse.Namespace) -> int:
     except MettaError as error:
         print(_scrubbed(f"metta: {type(error).__name__}: {error}"), file=sys.stderr)
         return _USAGE if isinstance(error, ConfigError | MissingExtraError) else _FAILED
-    except KeyboardInterrupt as interrupt:
-        print("metta: interrupted", file=sys.stderr)
-        return 128 + int(interrupt.args[0]) if interrupt.args else _INTERRUPTED
     return status
 
 

@@ -1,14 +1,13 @@
 """`metta train`: from words to a configuration, then to `metta.cli.train`."""
 
 import argparse
-import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.resume import add_allow_inexact
 from metta.cli.words import WORDS_HELP, resolve_words
-from metta.errors import ConfigError, did_you_mean
+from metta.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
@@ -87,19 +86,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_env(resolved: "Resolved") -> None:
     """Refuse an environment that does not exist before anything is built."""
-    import gymnasium
+    from metta.envs.env_ids import check_env_id
 
     env_id, origin = resolved.config.env, resolved.origins["trainer.curriculum.env"]
-    module, _, name = env_id.rpartition(":")
     try:
-        if module:
-            importlib.import_module(module)
-        gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError, ValueError) as error:
-        hint = did_you_mean(env_id, gymnasium.registry) or f": {error}"
-        raise ConfigError(
-            f"trainer.curriculum.env ({origin}): gymnasium knows no environment {env_id!r}{hint}"
-        ) from error
+        check_env_id(env_id)
+    except EnvError as error:
+        raise ConfigError(f"trainer.curriculum.env ({origin}): {error}") from error
 
 
 def _check_device(resolved: "Resolved") -> None:

@@ -1,41 +1,141 @@
 """`Curriculum`: which task comes next."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from metta.curriculum.samplers import WEIGHINGS, ScoreTable
+from metta.curriculum.tasks import Task, tasks_of
+from metta.errors import ConfigError, StateError, did_you_mean
 from metta.train.run_config import CurriculumConfig
 
 __all__ = ["Curriculum", "Task"]
 
 
-@dataclass(frozen=True)
-class Task:
-    """An environment (anything that `make_vec_env` understands) and its arguments."""
-
-    env: Any
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Short name: an id without its module, or the name of a class or factory."""
-        named = self.env if isinstance(self.env, str) else getattr(self.env, "__name__", None)
-        return (named or type(self.env).__name__).rpartition(":")[2]
-
-
 class Curriculum:
-    """Hands out tasks; this one has a single task, which every environment plays.
+    """Hands out tasks and learns from their scores; it lives in the process that trains.
 
         curriculum = Curriculum(config.curriculum)
+        index = curriculum.draw(generator)          # for an environment's next episode
+        curriculum.complete(index, score)           # when that episode is over
 
     `env` replaces the configured id where an environment has none: a factory, or an environment.
     """
 
+    state_name = "curriculum"
+    state_version = 1
+
     def __init__(self, config: CurriculumConfig | None = None, *, env: Any = None) -> None:
         self.config = config or CurriculumConfig()
-        self._env = env
+        self.tasks = tasks_of(self.config, env)
+        self.names = _unique([task.name for task in self.tasks])
+        """Of the tasks, each once."""
+        self._given = _given_weights(self.config, self.names)
+        self.scores = ScoreTable(len(self.tasks), self.config.score_smoothing)
+        self.num_draws = 0
 
     @property
     def task(self) -> Task:
-        """The task to train on."""
-        env = self.config.env if self._env is None else self._env
-        return Task(env, dict(self.config.env_kwargs))
+        """The first task: what evaluations of the training task play, and where spaces are read."""
+        return self.tasks[0]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is nothing to choose."""
+        return len(self.tasks) == 1
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """``[K]`` how likely each task comes next."""
+        weights = WEIGHINGS[self.config.kind](self.scores, self.config) * self._given
+        total = float(weights.sum())
+        # where nothing speaks for any task, only what was given counts
+        weights = weights / total if total > 0.0 else self._given / self._given.sum()
+        share = self.config.min_share
+        open_tasks = self._open_tasks()
+        mixed: np.ndarray = (1.0 - share) * weights + share * open_tasks / open_tasks.sum()
+        return mixed
+
+    def _open_tasks(self) -> np.ndarray:
+        """``[K]`` the tasks that may come at all, by their given weights."""
+        if self.config.kind != "progressive":
+            return self._given
+        newest = int(np.argmax(WEIGHINGS["progressive"](self.scores, self.config)))
+        return self._given * (np.arange(len(self.tasks)) <= newest)
+
+    def draw(self, generator: np.random.Generator) -> int:
+        """The index of the next task."""
+        self.num_draws += 1
+        if self.is_single:
+            return 0
+        bounds = np.cumsum(self.probabilities)
+        place = np.searchsorted(bounds, generator.random() * bounds[-1], side="right")
+        return int(min(place, len(self.tasks) - 1))
+
+    def complete(self, task: int, score: float) -> None:
+        """An episode of a task ended with this score: the mean return of its agents."""
+        self.scores.record(task, score)
+
+    def metrics(self) -> dict[str, float]:
+        """Probability, share of all episodes and smoothed score of each task; nothing for a single one.
+
+        ``curriculum/probability/<task>``, ``curriculum/completion/<task>``, ``curriculum/score/<task>``
+        """
+        if self.is_single:
+            return {}
+        table, total = self.scores, max(1, int(self.scores.counts.sum()))
+        found: dict[str, float] = {}
+        for name, probability, count, score in zip(
+            self.names, self.probabilities, table.counts, table.fast, strict=True
+        ):
+            found[f"curriculum/probability/{name}"] = float(probability)
+            found[f"curriculum/completion/{name}"] = float(count) / total
+            if count:
+                found[f"curriculum/score/{name}"] = float(score)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scores, draws, and the names that they belong to."""
+        return {"names": self.names, "num_draws": self.num_draws, **self.scores.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave; `StateError` where the tasks are others."""
+        if list(state["names"]) != self.names:
+            raise StateError(
+                f"the saved curriculum has the tasks {list(state['names'])[:8]}, this one has "
+                f"{self.names[:8]}; go on with the tasks of the run"
+            )
+        self.scores.load_state_dict(state)
+        self.num_draws = int(state["num_draws"])
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Names that tell tasks apart; a second one of the same name gets a number."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return found
+
+
+def _given_weights(config: CurriculumConfig, names: list[str]) -> np.ndarray:
+    """``[K]`` what `task_weights` says, 1 where it says nothing."""
+    for name in config.task_weights:
+        if name not in names:
+            raise ConfigError(
+                f"curriculum.task_weights: there is no task {name!r}{did_you_mean(name, names)}"
+            )
+    weights = np.ones(len(names))
+    for index, name in enumerate(names):
+        given = config.task_weights.get(name, 1.0)
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not is_number or not 0.0 <= given < np.inf:
+            raise ConfigError(
+                f"curriculum.task_weights.{name}: found {given!r}; allowed is a number of at least 0"
+            )
+        weights[index] = given
+    if weights.sum() == 0.0:
+        raise ConfigError("curriculum.task_weights: all are 0; give one task at least a weight")
+    return weights

@@ -1,20 +1,24 @@
 """From anything that names an environment to a `VecEnv`."""
 
 import functools
-import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from metta.curriculum import Task
+from metta.envs.agents_env import AgentsSpace
+from metta.envs.agents_vec_env import AgentsVecEnv
+from metta.envs.env_ids import factory_of, factory_of_id, is_grid_id, make_grid
 from metta.envs.multiprocess import MultiprocessVecEnv
 from metta.envs.native import NativeVecEnv
 from metta.envs.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.serial import SerialVecEnv
 from metta.envs.supervision import OnEnvError
+from metta.envs.tasked_env import TaskedEnv
 from metta.envs.vec_env import VecEnv
-from metta.errors import ConfigError, EnvError, did_you_mean
+from metta.errors import ConfigError, EnvError
 from metta.secrets import resolve_all
 from metta.seeding import derive_seed
 from metta.train.train_config import RolloutConfig
@@ -23,6 +27,8 @@ __all__ = ["EnvLike", "configured_vec_env", "make_vec_env", "row_seeds"]
 
 EnvLike = (
     str
+    | Task
+    | Sequence[Task]
     | GymEnv
     | VectorEnv[Any, Any, Any]
     | VecEnv
@@ -51,10 +57,14 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
         make_vec_env("CartPole-v1", num_envs=8)
         make_vec_env(make_my_env, num_envs=16, num_workers=4, num_groups=2)
 
-    `env` is a gymnasium id, a factory (called once per row), a list of factories (one per row), a
+    `env` is an id (see `env_ids`), a factory (called once per row), a list of factories (one per row), a
     gymnasium `Env` (one row) or `VectorEnv`, or a `VecEnv`, which is returned as it is. `num_envs`
     counts for ids and single factories; everything else brings its own number of rows. `env_kwargs` go
     to `gymnasium.make` or to the factories. With ``num_workers=0`` everything runs in this process.
+    Environments of many agents (the grid world, PettingZoo's parallel ones) have a row for each agent.
+
+    A `Task` is its environment with its arguments. Of a list of tasks, every environment plays each
+    (`TaskedVecEnv`), as ``next_tasks`` says; `env_kwargs` are laid below their own arguments.
     """
     kwargs = env_kwargs or {}
     resolve_all(kwargs)  # here already: whoever asks hears of a missing one, and it is never shown
@@ -66,20 +76,30 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
     if isinstance(env, gymnasium.Env):
         _refuse_options("a gymnasium Env", kwargs, num_workers, num_groups)
         return SerialVecEnv([lambda: env])
-    factories = _factories(env, num_envs, kwargs)
+    tasks = _tasks_of(env, kwargs)
     if num_workers < 0:
         raise ConfigError(f"num_workers={num_workers}; use 0 to step in this process, or more")
+    if any(is_grid_id(task.env) for task in tasks):
+        return make_grid(_grid_tasks(tasks), _checked_count(num_envs), num_workers, num_groups)
+    if len(tasks) == 1 and not isinstance(tasks[0].env, str) and not callable(tasks[0].env):
+        return make_vec_env(
+            tasks[0].env, num_workers=num_workers, num_groups=num_groups, env_kwargs=kwargs
+        )
+    factories = _tasked_factories(tasks, num_envs) if tasks else _factories(env, num_envs, kwargs)
+    made: SerialVecEnv | MultiprocessVecEnv
     if num_workers == 0:
-        return SerialVecEnv(factories, num_groups)
-    return MultiprocessVecEnv(
-        factories,
-        num_workers,
-        num_groups,
-        step_timeout_seconds=step_timeout_seconds,
-        start_timeout_seconds=start_timeout_seconds,
-        max_worker_restarts=max_worker_restarts,
-        on_env_error=on_env_error,
-    )
+        made = SerialVecEnv(factories, num_groups)
+    else:
+        made = MultiprocessVecEnv(
+            factories,
+            num_workers,
+            num_groups,
+            step_timeout_seconds=step_timeout_seconds,
+            start_timeout_seconds=start_timeout_seconds,
+            max_worker_restarts=max_worker_restarts,
+            on_env_error=on_env_error,
+        )
+    return AgentsVecEnv(made) if isinstance(made.observation_space, AgentsSpace) else made
 
 
 def configured_vec_env(
@@ -115,39 +135,54 @@ def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:
     return seeds
 
 
+def _tasks_of(env: Any, kwargs: dict[str, Any]) -> list[Task]:
+    """An id or a task as a list of one, a list of tasks as it is, with all arguments; else nothing."""
+    if isinstance(env, str):
+        return [Task(env, kwargs)]
+    given = [env] if isinstance(env, Task) else env
+    is_list = isinstance(given, list | tuple) and len(given) > 0
+    if not is_list or not all(isinstance(item, Task) for item in given):
+        return []
+    return [Task(task.env, {**kwargs, **task.env_kwargs}, task.label) for task in given]
+
+
+def _grid_tasks(tasks: list[Task]) -> list[tuple[str, dict[str, Any]]]:
+    for task in tasks:
+        if not is_grid_id(task.env):
+            raise ConfigError(
+                f"task {task.name!r} is not of the grid world, as others of this curriculum are; all tasks "
+                "must be, or none"
+            )
+    return [(task.env, resolve_all(task.env_kwargs)) for task in tasks]
+
+
+def _tasked_factories(tasks: list[Task], num_envs: int) -> list[EnvFactory]:
+    """For each row a factory of one environment that plays all tasks."""
+    tables = []
+    for task in tasks:
+        if len(tasks) > 1 and isinstance(task.env, gymnasium.Env | VectorEnv | VecEnv):
+            raise ConfigError(
+                f"task {task.name!r} is an environment that exists already; of several tasks each needs "
+                "an id or a factory, because environments are made when they are first played"
+            )
+        tables.append(_factories(task.env, num_envs, task.env_kwargs))
+    if len(tasks) == 1:
+        return tables[0]
+    return [functools.partial(TaskedEnv, row) for row in zip(*tables, strict=True)]
+
+
 def _factories(env: Any, num_envs: int, kwargs: dict[str, Any]) -> list[EnvFactory]:
     if isinstance(env, str):
-        return [_factory_of_id(env, kwargs)] * _checked_count(num_envs)
+        return [factory_of_id(env, kwargs)] * _checked_count(num_envs)
     if callable(env):
-        return [functools.partial(_make, env, kwargs)] * _checked_count(num_envs)
+        return [factory_of(env, kwargs)] * _checked_count(num_envs)
     if isinstance(env, (list, tuple)) and env and all(callable(factory) for factory in env):
-        return [functools.partial(_make, factory, kwargs) for factory in env]
+        return [factory_of(factory, kwargs) for factory in env]
     raise EnvError(
         f"cannot make an environment of {env!r} ({type(env).__name__}); give a gymnasium id, a "
         "gymnasium.Env, a factory that returns one, a list of such factories, a gymnasium VectorEnv, or "
         "a metta VecEnv"
     )
-
-
-def _factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
-    """A factory that works in other processes too, where the id may not be registered."""
-    module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        spec = gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise EnvError(
-            f"gymnasium knows no environment {env_id!r}"
-            f"{did_you_mean(env_id, gymnasium.registry) or f': {error}'}"
-        ) from error
-    make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
-    return functools.partial(_make, cast(EnvFactory, make), kwargs)
-
-
-def _make(factory: Callable[..., GymEnv], kwargs: dict[str, Any]) -> GymEnv:
-    """An environment; its secrets are resolved in the process where it lives."""
-    return factory(**resolve_all(kwargs))
 
 
 def _checked_count(num_envs: int) -> int:

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from metta.envs.env_restore import restore_env
-from metta.envs.env_snapshot import snapshot_env
 from metta.envs.row_arrays import FiniteCheck, RowArrays
 from metta.envs.row_spec import GymEnv, RowSpec, episode_seed, reset_env
+from metta.envs.tasked_env import RowTasks, load_state_of, state_of
 from metta.envs.vec_env import ObsArrays
 from metta.errors import EnvError, StateError
 from metta.spaces import MASK_KEY
@@ -63,11 +62,17 @@ class GymRows:
 
     `arrays` and the observations given to `reset` and `step` have one entry per row here. The rows own
     their environments: `close` closes them. Every episode is seeded: the k-th of a row (from 0) with
-    `episode_seed(row seed, k)`, so that it depends on nothing played before.
+    `episode_seed(row seed, k)`, so that it depends on nothing played before. With `tasks`, environments
+    are `TaskedEnv`s, and each episode is of the task that is next for its row when it begins.
     """
 
     def __init__(
-        self, envs: Sequence[GymEnv], spec: RowSpec, arrays: RowArrays, first_row: int
+        self,
+        envs: Sequence[GymEnv],
+        spec: RowSpec,
+        arrays: RowArrays,
+        first_row: int,
+        tasks: RowTasks | None = None,
     ) -> None:
         for row, env in enumerate(envs, first_row):
             spec.check(env, row)
@@ -76,6 +81,7 @@ class GymRows:
         self._spec = spec
         self._arrays = arrays
         self._first_row = first_row
+        self._tasks = tasks
         self._finite = FiniteCheck(spec.obs_spec)
         self._step = 0
         self._any_ended = True
@@ -135,7 +141,7 @@ class GymRows:
     def row_states(self) -> list[dict[str, Any]]:
         """Where each row stands: its seed, the number of its episode, and its environment's state."""
         return [
-            {"seed": int(seed), "episode": int(episode), "env": snapshot_env(env)}
+            {"seed": int(seed), "episode": int(episode), "env": state_of(env)}
             for seed, episode, env in zip(self.row_seeds, self.episodes, self._envs, strict=True)
         ]
 
@@ -147,7 +153,7 @@ class GymRows:
             try:
                 self.row_seeds[row], self.episodes[row] = state["seed"], state["episode"]
                 self._reset_row(row)
-                restore_env(env, state["env"])
+                load_state_of(env, state["env"])
             except (ArithmeticError, LookupError, TypeError, ValueError, StateError) as error:
                 raise StateError(
                     f"the saved state of row {self._first_row + row} does not fit {env}: {error}"
@@ -189,7 +195,7 @@ class GymRows:
         self._step = 0
         self._any_ended, self.any_cut, self.infos = True, False, []
         for row in range(len(self._envs)):
-            observation, info = self._reset_row(row)
+            observation, info = self._begin_row(row)
             try:
                 self._spec.obs_spec.write(observation, obs_out, row)
                 self._write_mask(row, observation, info)
@@ -198,9 +204,23 @@ class GymRows:
         self._arrays.begin_episodes()
         self._finite.observations(obs_out, first_row=self._first_row, step=0)
 
+    def _begin_row(self, row: int) -> tuple[Any, dict[str, Any]]:
+        """A new episode, of the task that comes next."""
+        if self._tasks is not None:
+            self._tasks.now[row] = self._tasks.next[row]
+        return self._reset_row(row)
+
     def _reset_row(self, row: int) -> tuple[Any, dict[str, Any]]:
+        if self._tasks is not None:
+            self._take_task(row, int(self._tasks.now[row]))
         seed = episode_seed(int(self.row_seeds[row]), int(self.episodes[row]))
         return reset_env(self._envs[row], self._first_row + row, seed)
+
+    def _take_task(self, row: int, task: int) -> None:
+        try:
+            self._envs[row].begin_task(task)  # type: ignore[attr-defined]  # a TaskedEnv
+        except Exception as error:
+            raise self._failed(row, error) from error
 
     def _stand_still(self) -> None:
         """Flags of rows that stand inside their episodes."""
@@ -249,7 +269,7 @@ class GymRows:
             # a new list: the one of the step before may have been kept
             self.infos = [*self.infos, (row, numbers)]
         self.episodes[row] += 1
-        return self._reset_row(row)
+        return self._begin_row(row)
 
     def _write_mask(self, row: int, observation: Any, info: dict[str, Any]) -> None:
         layout, masks = self._spec.mask_layout, self._arrays.action_mask

@@ -16,12 +16,15 @@ from metta.envs.row_spec import EnvFactory, RowSpec, build_env, row_spec_of
 from metta.envs.saved_envs import (
     boundary_state,
     class_of_state,
+    load_tasks,
     replay_state,
     snapshot_rows,
     snapshot_state,
+    with_tasks,
 )
 from metta.envs.shared_rows import SharedRows, allocate_block
 from metta.envs.supervision import ComeBack, OnEnvError, Restart, RestartBudget, Supervisor
+from metta.envs.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
@@ -74,7 +77,7 @@ class MultiprocessVecEnv:
         ranges = worker_row_ranges(len(factories), num_groups, num_workers)
         self._step_limit = Limit(step_timeout_seconds, "step_timeout_seconds")
         self._start_limit = Limit(start_timeout_seconds, "start_timeout_seconds")
-        spec = _probe(factories[0])
+        spec, self.num_tasks = _probe(factories[0])
         self.observation_space = spec.observation_space
         self.action_space = spec.action_space
         self.obs_spec = spec.obs_spec
@@ -109,8 +112,10 @@ class MultiprocessVecEnv:
         self._supervisor = Supervisor(
             self._pool, RestartBudget(max_worker_restarts), on_env_error, self._start_limit
         )
+        self._tasks = RowTasks(np.zeros_like(self._shared.next_tasks), self._shared.next_tasks)
+        limits = self._step_limit, self._start_limit
         self._revival = Revival(
-            self._pool, self._shared, self._log, ranges, (self._step_limit, self._start_limit)
+            self._pool, self._shared, self._log, ranges, limits, self._tasks.now
         )
         self._supervisor.first_answers()
 
@@ -118,6 +123,16 @@ class MultiprocessVecEnv:
     def worker_pids(self) -> list[int]:
         """Process ids of the workers."""
         return self._pool.pids
+
+    @property
+    def tasks(self) -> np.ndarray:
+        """``[num_rows]`` what each environment plays."""
+        return self._tasks.now
+
+    @property
+    def next_tasks(self) -> np.ndarray:
+        """``[num_rows]`` what each environment's next episode will be of; write to it between steps."""
+        return self._tasks.next
 
     @property
     def num_resets(self) -> int:
@@ -142,6 +157,7 @@ class MultiprocessVecEnv:
         self._shared.seeds[:] = seeds
         self._pool.post(RESET)
         self._collect(RESET, self._start_limit, self._revival.reset)
+        self._tasks.now[:] = self._tasks.next
         self._log.begin(seeds)
         self._begin_to_log()
         self._revival.begin()
@@ -168,6 +184,9 @@ class MultiprocessVecEnv:
         for key, array in self._group_obs[group].items():
             np.copyto(obs_out[key], array)
         arrays = self._group_arrays[group]
+        if self.num_tasks > 1:
+            tasks = self._tasks.part(self._slices[group])
+            np.copyto(tasks.now, tasks.next, where=arrays.starts)
         if self._keeps_log:
             self._log.record(group, self._group_actions[group], arrays.starts)
             self._revival.hand_out(group, obs_out)
@@ -189,16 +208,19 @@ class MultiprocessVecEnv:
         """Where every environment stands; `boundary` before the first reset."""
         has_begun = self._order.stands_still("state_dict()")
         if has_begun and self._restore_class == "snapshot":
-            return snapshot_state(lambda: {"rows": self._row_states()})
-        if has_begun and self._restore_class == "replay":
-            return replay_state(self._log.log)
-        return boundary_state()
+            state = snapshot_state(lambda: {"rows": self._row_states()})
+        elif has_begun and self._restore_class == "replay":
+            state = replay_state(self._log.log)
+        else:
+            state = boundary_state()
+        return with_tasks(state, self._tasks, self.num_tasks)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
         """Bring every environment to where it stood; after a `boundary`, `reset` comes next."""
         self._order.forget()
         self._finish_steps()
         saved_class, log = class_of_state(state), self._log.log
+        load_tasks(state, self._tasks, self.num_tasks)
         if saved_class == "boundary":
             return None
         if saved_class == "replay":
@@ -285,10 +307,11 @@ class MultiprocessVecEnv:
         ]
 
 
-def _probe(factory: EnvFactory) -> RowSpec:
+def _probe(factory: EnvFactory) -> tuple[RowSpec, int]:
+    """What an environment looks like, and how many tasks it plays."""
     env = build_env(factory, 0)
     try:
-        return row_spec_of(env)
+        return row_spec_of(env), env.num_tasks if isinstance(env, TaskedEnv) else 1
     finally:
         env.close()
 

@@ -32,9 +32,11 @@ class Revival:
         log: DeferredLog,
         ranges: RowRanges,
         limits: tuple[Limit, Limit],
+        tasks: np.ndarray,
     ) -> None:
         self._pool, self._shared, self._log, self._ranges = pool, shared, log, ranges
         self._step_limit, self._start_limit = limits
+        self._tasks = tasks
         self._seen: list[ObsArrays | None] = [None] * len(ranges[0])
         self._states: Sequence[Mapping[str, Any]] = ()
         self.lost: list[set[int]] = [set() for _ in ranges[0]]
@@ -162,7 +164,7 @@ class Revival:
         if state is not None and state["episode"] != episode:
             # a later episode, whose beginning is known
             state = None
-        return RowPlace(seed, episode, state, log.actions_of(row))
+        return RowPlace(seed, episode, state, log.actions_of(row), int(self._tasks[row]))
 
     def _is_as_seen(self, group: int, rows: range) -> bool:
         seen, first = self._seen[group], self._ranges[0][group][0]

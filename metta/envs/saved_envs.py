@@ -6,9 +6,18 @@ from typing import Any, Literal, get_args
 
 from metta.envs.env_values import UnreadableStateError
 from metta.envs.episode_log import EpisodeLog
+from metta.envs.tasked_env import RowTasks
 from metta.errors import MettaWarning, StateError
 
-__all__ = ["boundary_state", "class_of_state", "replay_state", "snapshot_rows", "snapshot_state"]
+__all__ = [
+    "boundary_state",
+    "class_of_state",
+    "load_tasks",
+    "replay_state",
+    "snapshot_rows",
+    "snapshot_state",
+    "with_tasks",
+]
 
 SavedClass = Literal["snapshot", "replay", "boundary"]
 
@@ -58,6 +67,18 @@ def snapshot_rows(state: Mapping[str, Any], num_rows: int) -> list[Mapping[str, 
             f"{len(rows)} environments were saved, but there are {num_rows} here; use the same number"
         )
     return rows
+
+
+def with_tasks(state: dict[str, Any], tasks: RowTasks, num_tasks: int) -> dict[str, Any]:
+    """A state with the tasks of its environments, where there is more than one."""
+    is_kept = num_tasks > 1 and state["class"] != "boundary"
+    return {**state, **tasks.state()} if is_kept else state
+
+
+def load_tasks(state: Mapping[str, Any], tasks: RowTasks, num_tasks: int) -> None:
+    """Take back the tasks of a state; a `boundary` has none."""
+    if num_tasks > 1 and class_of_state(state) != "boundary":
+        tasks.load(state, num_tasks)
 
 
 def _warn_of_boundary(reason: str) -> None:

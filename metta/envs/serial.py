@@ -15,10 +15,13 @@ from metta.envs.row_spec import EnvFactory, build_envs, row_spec_of
 from metta.envs.saved_envs import (
     boundary_state,
     class_of_state,
+    load_tasks,
     replay_state,
     snapshot_rows,
     snapshot_state,
+    with_tasks,
 )
+from metta.envs.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
@@ -51,8 +54,11 @@ class SerialVecEnv:
             spec = row_spec_of(envs[0])
             self._arrays = RowArrays.allocate(spec.obs_spec, len(envs), spec.mask_size)
             self._group_arrays = [self._arrays.part(rows) for rows in self._slices]
+            first = envs[0]
+            self.num_tasks = first.num_tasks if isinstance(first, TaskedEnv) else 1
+            self._tasks = RowTasks.allocate(len(envs))
             self._groups = [
-                GymRows(envs[rows], spec, arrays, rows.start)
+                GymRows(envs[rows], spec, arrays, rows.start, self._tasks_of(rows))
                 for rows, arrays in zip(self._slices, self._group_arrays, strict=True)
             ]
         except BaseException:
@@ -76,6 +82,19 @@ class SerialVecEnv:
             (num_groups, self._group_size, *(spec.action_space.shape or ())),
             spec.action_space.dtype,
         )
+
+    def _tasks_of(self, rows: slice) -> RowTasks | None:
+        return self._tasks.part(rows) if self.num_tasks > 1 else None
+
+    @property
+    def tasks(self) -> np.ndarray:
+        """``[num_rows]`` what each environment plays."""
+        return self._tasks.now
+
+    @property
+    def next_tasks(self) -> np.ndarray:
+        """``[num_rows]`` what each environment's next episode will be of; write to it between steps."""
+        return self._tasks.next
 
     @property
     def num_resets(self) -> int:
@@ -135,17 +154,20 @@ class SerialVecEnv:
         """Where every environment stands; `boundary` before the first reset."""
         has_begun = self._order.stands_still("state_dict()")
         if has_begun and self._restore_class == "snapshot":
-            return snapshot_state(
+            state = snapshot_state(
                 lambda: {"rows": [row for group in self._groups for row in group.row_states()]}
             )
-        if has_begun and self._log is not None:
-            return replay_state(self._log)
-        return boundary_state()
+        elif has_begun and self._log is not None:
+            state = replay_state(self._log)
+        else:
+            state = boundary_state()
+        return with_tasks(state, self._tasks, self.num_tasks)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
         """Bring every environment to where it stood; after a `boundary`, `reset` comes next."""
         self._order.forget()
         obs: ObsArrays | None = None
+        load_tasks(state, self._tasks, self.num_tasks)
         match class_of_state(state):
             case "boundary":
                 return None

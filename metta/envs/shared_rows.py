@@ -32,6 +32,7 @@ class SharedRows:
     obs: ObsArrays
     actions: np.ndarray
     seeds: np.ndarray
+    next_tasks: np.ndarray
 
     @classmethod
     def over(cls, block: SharedBlock, spec: RowSpec, num_rows: int) -> "SharedRows":
@@ -52,7 +53,8 @@ class SharedRows:
             action_mask=views.get("action_mask"),
             final_obs=_with_prefix(views, "final:"),
         )
-        return cls(arrays, _with_prefix(views, "obs:"), views["actions"], views["seeds"])
+        return cls(arrays, _with_prefix(views, "obs:"), views["actions"], views["seeds"],
+                   views["next_tasks"])  # fmt: skip
 
 
 def allocate_block(context: BaseContext, spec: RowSpec, num_rows: int) -> SharedBlock:
@@ -67,6 +69,7 @@ def _layout(spec: RowSpec, num_rows: int) -> _Layout:
     action_dtype = np.dtype(spec.action_space.dtype)
     layout: _Layout = {
         "seeds": ((num_rows,), np.dtype(np.int64)),
+        "next_tasks": ((num_rows,), np.dtype(np.int32)),
         "actions": ((num_rows, *(spec.action_space.shape or ())), action_dtype),
         "rewards": ((num_rows,), np.dtype(np.float32)),
     }

@@ -23,7 +23,9 @@ __all__ = [
     "RestoreClass",
     "RestorePromise",
     "StepResult",
+    "TaskedVecEnv",
     "VecEnv",
+    "agents_per_env",
     "group_slices",
 ]
 
@@ -166,6 +168,32 @@ class RestorableVecEnv(VecEnv, Protocol):
         does not fit.
         """
         ...
+
+
+@runtime_checkable
+class TaskedVecEnv(VecEnv, Protocol):
+    """A `VecEnv` whose environments play tasks of a table; see `agents_per_env` for its rows."""
+
+    num_tasks: int
+
+    @property
+    def tasks(self) -> np.ndarray:
+        """``[num_envs]`` int32: what each environment plays now."""
+        ...
+
+    @property
+    def next_tasks(self) -> np.ndarray:
+        """``[num_envs]`` int32: what its next episode will be of, at a reset too.
+
+        Write to it between steps. Whoever chooses tasks gives an environment another one when its
+        episode has begun (`starts`).
+        """
+        ...
+
+
+def agents_per_env(vec_env: VecEnv) -> int:
+    """How many neighbouring rows belong to one environment: 1 where it does not say."""
+    return int(getattr(vec_env, "agents_per_env", 1))
 
 
 def group_slices(num_rows: int, num_groups: int) -> list[slice]:

@@ -9,6 +9,7 @@ from metta.envs.gym_adapter import GymRows
 from metta.envs.row_arrays import RowArrays
 from metta.envs.row_spec import EnvFactory, GymEnv, RowSpec, build_envs, probe_reset
 from metta.envs.shared_rows import SharedRows
+from metta.envs.tasked_env import RowTasks, TaskedEnv
 from metta.errors import EnvError
 
 __all__ = ["RowPlace", "WorkerRows"]
@@ -24,6 +25,7 @@ class RowPlace(NamedTuple):
     """What `GymRows.row_states` said at the first of `actions`; None: that was the episode's first."""
     actions: np.ndarray
     """``[L, ...]``, taken since."""
+    task: int = 0
 
 
 class WorkerRows:
@@ -46,15 +48,23 @@ class WorkerRows:
         ]
         self._actions = [shared.actions[rows] for rows in self._slices]
         self._seeds = shared.seeds
+        tasked = any(isinstance(env, TaskedEnv) for env in self._envs.values())
+        self._tasks = (
+            RowTasks(np.zeros_like(shared.next_tasks), shared.next_tasks) if tasked else None
+        )
         self.groups = [
             GymRows(
                 [self._envs[row] for row in range(rows.start, rows.stop)],
                 spec,
                 shared.arrays.part(rows),
                 rows.start,
+                self._tasks_of(rows),
             )
             for rows in self._slices
         ]
+
+    def _tasks_of(self, rows: slice) -> RowTasks | None:
+        return None if self._tasks is None else self._tasks.part(rows)
 
     def reset(self) -> None:
         """Begin episode 0 in every row, with the shared seeds."""
@@ -100,7 +110,10 @@ class WorkerRows:
         sign_of_life: Callable[[], None],
     ) -> None:
         results = RowArrays.allocate(self._spec.obs_spec, 1, self._spec.mask_size)
-        alone = GymRows([self._envs[number]], self._spec, results, number)
+        tasks = self._tasks_of(slice(number, number + 1))
+        if tasks is not None:
+            tasks.now[0] = place.task
+        alone = GymRows([self._envs[number]], self._spec, results, number, tasks)
         sign_of_life()
         if place.state is None:
             alone.replay([place.seed], [place.episode], [place.actions[:0]], obs)

@@ -12,11 +12,14 @@ from metta.agent.actors import EagerActor, make_actor
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
+from metta.curriculum import Curriculum
 from metta.envs.factory import make_vec_env, row_seeds
-from metta.envs.vec_env import ObsArrays, StepResult, VecEnv, group_slices
+from metta.envs.vec_env import ObsArrays, StepResult, TaskedVecEnv, VecEnv, group_slices
 from metta.errors import EnvError, MettaWarning, PolicyError
 from metta.rl.episodes import EpisodeMeter
 from metta.rl.experience import RolloutBuffer
+from metta.rl.opponents import OpponentVecEnv
+from metta.rl.task_feed import TaskFeed
 from metta.seeding import derive_seed, numpy_generator
 from metta.stateful import digest_of
 
@@ -37,7 +40,7 @@ class RolloutCollector:
     state_name = "collector"
     state_version = 1
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # four parts by position, then how they are used: by name
         self,
         vecenv: Any,
         policy: Policy,
@@ -47,6 +50,7 @@ class RolloutCollector:
         seed: int = 0,
         rank: int = 0,
         actor: str = "auto",
+        curriculum: Curriculum | None = None,
     ) -> None:
         if not isinstance(policy, Policy):
             raise PolicyError(
@@ -60,6 +64,7 @@ class RolloutCollector:
         self.groups = group_slices(self.vec_env.num_rows, self.vec_env.num_groups)
         self.actor = make_actor(actor, policy, self.groups[0].stop)
         self.meter = EpisodeMeter(self.vec_env.num_rows)
+        self.task_feed = self._feed_of(curriculum)
         self.experience = experience
         self._states: list[State] = []
         self._warned_endless = False
@@ -67,6 +72,17 @@ class RolloutCollector:
         self._carry: dict[str, Any] | None = None
         self._stands_elsewhere = False
         """Whether the carried observations are not those that the environments showed last."""
+
+    def _feed_of(self, curriculum: Curriculum | None) -> TaskFeed | None:
+        """Tasks come from a curriculum that has several of them."""
+        if curriculum is None or curriculum.is_single:
+            return None
+        if not isinstance(self.vec_env, TaskedVecEnv):
+            raise EnvError(
+                f"{type(self.vec_env).__name__} plays one task only, but the curriculum has "
+                f"{len(curriculum.tasks)}; make it of them: make_vec_env(curriculum.tasks, ...)"
+            )
+        return TaskFeed(self.vec_env, curriculum, seed=self.seed, rank=self.rank)
 
     @property
     def actor_kind(self) -> str:
@@ -96,6 +112,8 @@ class RolloutCollector:
         """
         buffer = self.experience
         epoch = self.num_rollouts
+        if isinstance(self.vec_env, OpponentVecEnv):
+            self.vec_env.pool.begin_rollout(epoch, self.policy)
         torch.manual_seed(derive_seed(self.seed, "collect", rank=self.rank, epoch=epoch))
         generator = numpy_generator(self.seed, "noise", rank=self.rank, epoch=epoch)
         noise = draw_noise(
@@ -109,6 +127,9 @@ class RolloutCollector:
             buffer.finalize(self.policy, self.actor.produces)
         self.num_rollouts += 1
         stats = self.meter.update(buffer, infos)
+        if self.task_feed is not None:
+            self.task_feed.after_rollout(self.meter.last_ended, buffer.lost)
+            stats |= {k: [v] for k, v in self.task_feed.curriculum.metrics().items()}
         self._warn_when_endless()
         return stats, int(buffer.valid.sum())
 
@@ -119,7 +140,11 @@ class RolloutCollector:
         buffer.begin()
         first: dict[str, np.ndarray] = {key: leaf.numpy()[0] for key, leaf in buffer.obs.items()}
         if self._carry is None:
+            if self.task_feed is not None:
+                self.task_feed.before_reset()
             result = self.vec_env.reset(self._reset_seeds(), first)
+            if self.task_feed is not None:
+                self.task_feed.after_reset()
             self._resets = self.vec_env.num_resets
             buffer.start_array[0] = True
             if buffer.mask_array is not None:
@@ -210,6 +235,8 @@ class RolloutCollector:
     ) -> None:
         result: StepResult = self.vec_env.recv(group, self._slots[group][step + 1])
         buffer.store_step(step, rows, result, self._states[group])
+        if self.task_feed is not None and result.starts.any():
+            self.task_feed.after_step(step, rows, result.starts)
         if result.infos:
             infos += [(step, rows.start + row, numbers) for row, numbers in result.infos]
 
@@ -251,6 +278,7 @@ class RolloutCollector:
             "carry": self._carry or {},
             "states": self._states,
             "meter": self.meter.state_dict(),
+            "tasks": {} if self.task_feed is None else self.task_feed.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -266,3 +294,5 @@ class RolloutCollector:
         device = self.policy.device
         self._states = [{k: v.to(device) for k, v in part.items()} for part in state["states"]]
         self.meter.load_state_dict(state["meter"])
+        if self.task_feed is not None:
+            self.task_feed.load_state_dict(state["tasks"])

@@ -41,6 +41,8 @@ class EpisodeMeter:
         self.returns = np.zeros(num_rows)
         self.lengths = np.zeros(num_rows, np.int64)
         self.num_episodes = 0
+        self.last_ended: list[tuple[int, int, float, int]] = []
+        """(step, row, return, length) of the episodes that ended in the last rollout."""
 
     def update(
         self, buffer: RolloutBuffer, infos: Sequence[tuple[int, int, dict[str, float]]]
@@ -54,10 +56,13 @@ class EpisodeMeter:
         for step, row in lost:
             if step < 0:  # all that was lost lies before this rollout
                 self.returns[row], self.lengths[row] = 0.0, 0
-        for step, row, total, length in parts.ended:
+        self.last_ended = []
+        for step, row, part, steps in parts.ended:
             if (step, row) not in lost:
-                stats["episode_return"].append(total + float(self.returns[row]))
-                stats["episode_length"].append(float(length + self.lengths[row]))
+                total, length = part + float(self.returns[row]), int(steps + self.lengths[row])
+                self.last_ended.append((step, row, total, length))
+                stats["episode_return"].append(total)
+                stats["episode_length"].append(float(length))
             self.returns[row], self.lengths[row] = 0.0, 0
         self.returns += parts.tail_returns
         self.lengths += parts.tail_lengths

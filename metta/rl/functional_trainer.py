@@ -18,6 +18,7 @@ from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.loop import StepFunction, default_training_step, run_training
 from metta.rl.numerics import resolve_batch
+from metta.rl.saved_opponents import load_opponents
 from metta.rl.training_components import TrainingComponents, build_components
 from metta.rl.training_state import PolicyTracker, TrainerState
 from metta.sim.scores import EvalRewardSummary
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-def create_training_components(
+def create_training_components(  # noqa: PLR0913  # the first six by position, as in older scripts
     config: TrainerConfig,
     ppo_config: PPOConfig | None,
     policy: nn.Module | None,
@@ -42,6 +43,7 @@ def create_training_components(
     policy_store: PolicyStore | None = None,
     *,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
+    curriculum: Curriculum | None = None,
 ) -> TrainingComponents:
     """The parts of a run over an environment and a buffer of yours.
 
@@ -51,6 +53,7 @@ def create_training_components(
 
     `ppo_config` replaces ``config.ppo`` where it is given. With a policy store, checkpoints are made at
     the configured interval by loops that fire `on_epoch_end`, and such a loop goes on from the newest one.
+    A `curriculum` of several tasks needs environments made of them: ``make_vec_env(curriculum.tasks)``.
     """
     if ppo_config is not None:
         config = dataclasses.replace(config, ppo=ppo_config)
@@ -58,7 +61,13 @@ def create_training_components(
     spaces = vec_env.observation_space, vec_env.action_space
     wrapped = as_policy(policy, *spaces, AgentConfig(), seed=config.seed)
     parts = build_components(
-        config, wrapped, vec_env, experience=experience, custom_losses=custom_losses
+        config,
+        wrapped,
+        vec_env,
+        experience=experience,
+        custom_losses=custom_losses,
+        curriculum=curriculum,
+        opponents=load_opponents(config, vec_env),
     )
     interval = config.checkpoint.checkpoint_interval
     if policy_store is not None and interval > 0:
@@ -89,14 +98,22 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
     parts as it likes. Environments are made from the curriculum and closed at the end. Of what surrounds
     learning only checkpoints are made, where there is a store; evaluation and logging are hooks to add.
     """
-    task = (curriculum or Curriculum(config.curriculum)).task
+    curriculum = curriculum or Curriculum(config.curriculum)
+    task = curriculum.task
     if config.rollout.auto_batch:
         sized, _ = resolve_batch(TrainingConfig(trainer=config), task.env, {}, task.env_kwargs)
         config = sized.trainer
-    vec_env = configured_vec_env(task.env, config.rollout, task.env_kwargs)
+    vec_env = configured_vec_env(curriculum.tasks, config.rollout)
     try:
         parts = create_training_components(
-            config, ppo_config, policy, vec_env, None, policy_store, custom_losses=custom_losses
+            config,
+            ppo_config,
+            policy,
+            vec_env,
+            None,
+            policy_store,
+            custom_losses=custom_losses,
+            curriculum=curriculum,
         )
         for hook in hooks:
             parts.hooks.add(hook)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from metta.agent.policy import Policy
+from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError
@@ -101,7 +102,7 @@ def resolve_batch(
     Set is what `settings` names and what differs from the defaults. One environment is made and closed
     to measure its rows.
     """
-    if isinstance(env, VecEnv) or not (isinstance(env, str) or callable(env)):
+    if isinstance(env, VecEnv) or not (isinstance(env, str | Task) or callable(env)):
         raise ConfigError(
             f"auto_batch chooses the number of environments, but {type(env).__name__} brings its own; "
             "give an id or a factory, or leave auto_batch off"

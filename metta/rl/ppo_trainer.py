@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
+from metta.curriculum import Curriculum
 from metta.envs.factory import configured_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import CheckpointError, ConfigError, MettaWarning, RolloutError
@@ -24,6 +25,7 @@ from metta.rl.experience import RolloutBuffer
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.loop import EpochListener, run_training
 from metta.rl.numerics import NumericsPlan, resolve_batch
+from metta.rl.saved_opponents import load_opponents
 from metta.rl.training_components import build_components
 from metta.rl.training_state import TrainerState
 from metta.rl.update_report import LOSS_NAMES
@@ -53,7 +55,8 @@ class PPOTrainer:
         history = trainer.train(total_timesteps=100_000)
 
     `policy` is any `nn.Module` that `Policy` understands, a `Policy`, or None for a default agent.
-    `env` is a gymnasium id, an environment, a factory, a list of factories, or a vector environment.
+    `env` is a gymnasium id, an environment, a factory, a list of factories, a vector environment, or a
+    `Curriculum` of tasks.
     Settings go by any usual name (``learning_rate``, ``n_epochs``, ``clip_range``, ...); their defaults
     are those of `TrainingConfig`. Subclasses may override either phase and add columns to the data.
 
@@ -76,10 +79,13 @@ class PPOTrainer:
         self.config = apply_settings(config or TrainingConfig(), settings)
         self.batch_plan: BatchPlan | None = None
         """Sizes that `auto_batch` chose, and why."""
+        self.curriculum = env if isinstance(env, Curriculum) else None
         env_kwargs = self.config.trainer.curriculum.env_kwargs
         if self.config.trainer.rollout.auto_batch:
-            self.config, self.batch_plan = resolve_batch(self.config, env, settings, env_kwargs)
-        self.env = configured_vec_env(env, self.config.trainer.rollout, env_kwargs)
+            probed = env if self.curriculum is None else self.curriculum.task
+            self.config, self.batch_plan = resolve_batch(self.config, probed, settings, env_kwargs)
+        played = env if self.curriculum is None else self.curriculum.tasks
+        self.env = configured_vec_env(played, self.config.trainer.rollout, env_kwargs)
         self.env_name = _name_of(env)
         try:
             self._build(policy, custom_losses)
@@ -101,8 +107,15 @@ class PPOTrainer:
         trainer = self.config.trainer
         spaces = self.env.observation_space, self.env.action_space
         self.policy: Policy = as_policy(policy, *spaces, self.config.agent, seed=trainer.seed)
-        parts = build_components(trainer, self.policy, self.env, custom_losses=custom_losses)
-        self.components = parts
+        parts = build_components(
+            trainer,
+            self.policy,
+            self.env,
+            custom_losses=custom_losses,
+            curriculum=self.curriculum,
+            opponents=load_opponents(trainer, self.env),
+        )
+        self.components, self.env = parts, parts.vecenv
         self.collector, self.ppo, self.optimizer = parts.collector, parts.ppo, parts.optimizer
         self.custom_losses = parts.custom_losses
         self.state, self.registry = parts.state, parts.registry
@@ -356,6 +369,8 @@ class PPOTrainer:
 
 def _name_of(env: Any) -> str:
     """The id of an environment where it has one, else the name of its class or factory."""
+    if isinstance(env, Curriculum):
+        return env.task.name
     spec = None if isinstance(env, str) else getattr(env, "spec", None)
     named: str = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
     return named if spec is None else str(spec.id)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from metta.agent.policy import Policy
-from metta.envs.vec_env import VecEnv
+from metta.curriculum import Curriculum
+from metta.envs.vec_env import VecEnv, agents_per_env
 from metta.rl.collector import RolloutCollector
 from metta.rl.conditions import RunConditions
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
@@ -16,6 +17,7 @@ from metta.rl.environment_state import EnvironmentState
 from metta.rl.experience import RolloutBuffer
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.numerics import NumericsPlan, resolve_device, resolve_plan
+from metta.rl.opponents import OpponentPool, OpponentVecEnv
 from metta.rl.optimizer import make_optimizer
 from metta.rl.ppo import PPOOptimizer
 from metta.rl.training_state import TrainerState
@@ -62,7 +64,7 @@ def make_experience(policy: Policy, vecenv: VecEnv, config: TrainerConfig) -> Ro
     return RolloutBuffer.for_env(policy, vecenv, rollout.horizon, bptt_horizon=rollout.bptt_horizon)
 
 
-def build_components(
+def build_components(  # noqa: PLR0913  # three parts by position, then what else there may be: by name
     config: TrainerConfig,
     policy: Policy,
     vecenv: VecEnv,
@@ -70,11 +72,17 @@ def build_components(
     experience: RolloutBuffer | None = None,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
     hooks: HookRegistry | None = None,
+    curriculum: Curriculum | None = None,
+    opponents: Sequence[Policy] = (),
 ) -> TrainingComponents:
-    """Optimizer, collector, learner, plan and state; `hooks` keep theirs and learn of the parts."""
+    """Optimizer, collector, learner, plan and state; `hooks` keep theirs and learn of the parts.
+
+    `opponents` play the agents that do not learn, where ``config.self_play`` leaves any.
+    """
     device = resolve_device(config.device)
     policy.to(device)
     policy.precision = getattr(torch, config.numerics.precision)
+    vecenv = _with_opponents(config, policy, vecenv, opponents)
     losses = as_custom_losses(custom_losses)
     optimizer = make_optimizer(_parameters(policy, losses, device), config.optimizer)
     ppo = PPOOptimizer(
@@ -93,7 +101,9 @@ def build_components(
         segment_length=buffer.segment_length if policy.is_recurrent else 1,
     )
     parts = (vecenv, policy, buffer, device)
-    collector = RolloutCollector(*parts, seed=config.seed, actor=config.numerics.actor)
+    collector = RolloutCollector(
+        *parts, seed=config.seed, actor=config.numerics.actor, curriculum=curriculum
+    )
     plan = resolve_plan(config, policy, vecenv.num_groups, collector.actor_kind)
     conditions = RunConditions(plan, threads_are_set=config.numerics.threads > 0)
     if hooks is None:
@@ -110,6 +120,18 @@ def build_components(
         config, vecenv, policy, buffer, optimizer, collector, ppo, losses, conditions,
         state, registry, hooks,
     )  # fmt: skip
+
+
+def _with_opponents(
+    config: TrainerConfig, policy: Policy, vecenv: VecEnv, fixed: Sequence[Policy]
+) -> VecEnv:
+    """The environments without the agents that others play."""
+    play = config.self_play
+    if play.learner_share == 1.0:
+        return vecenv
+    num_learners = max(1, round(agents_per_env(vecenv) * play.learner_share))
+    pool = OpponentPool(policy, fixed, interval=play.self_play_interval, size=play.pool_size)
+    return OpponentVecEnv(vecenv, pool, num_learners, seed=config.seed)
 
 
 def _parameters(
@@ -133,8 +155,13 @@ def _register(
 ) -> StateRegistry:
     """Components in the order of restoring: conditions may refuse, environments need the collector."""
     registry = StateRegistry()
-    parts: list[Any] = [conditions, policy, ppo, collector, EnvironmentState(collector)]
+    parts: list[Any] = [conditions, policy, ppo]
+    if isinstance(collector.vec_env, OpponentVecEnv):
+        parts.append(collector.vec_env.pool)  # before the environments, whose opponents it holds
+    parts += [collector, EnvironmentState(collector)]
     parts += [state, state.stats, state.policies, NamedState("optimizer", optimizer)]
+    if collector.task_feed is not None:
+        parts.append(collector.task_feed.curriculum)
     parts += [
         NamedState(f"loss/{loss.label}", loss.fn)
         for loss in losses

@@ -1,38 +1,34 @@
 """Policy + environment -> scores of whole episodes."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 import torch
 
-from metta.agent.action_spec import draw_noise
-from metta.agent.actors import make_actor
 from metta.agent.evaluation_mode import evaluating
-from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.envs.factory import row_seeds
-from metta.envs.vec_env import VecEnv, group_slices
+from metta.envs.vec_env import ObsArrays, StepResult, VecEnv, agents_per_env, group_slices
 from metta.errors import ConfigError, EnvError
-from metta.seeding import numpy_generator
+from metta.seeding import derive_seed
+from metta.sim.episode_scores import EpisodeLedger, EpisodeScores
+from metta.sim.global_generators import global_generators_kept
+from metta.sim.players import Player, act_together, judged_agents
 
-__all__ = ["EpisodeScores", "run_episodes"]
+__all__ = ["EpisodeScores", "Observer", "run_episodes"]
 
+Observer = Callable[[slice, ObsArrays, np.ndarray, StepResult], None]
+"""Called after each step of a group: its rows, what they saw, what they did, and what came of it.
 
-@dataclass(frozen=True)
-class EpisodeScores:
-    """Returns and lengths of finished episodes, in the order in which they started."""
-
-    returns: np.ndarray
-    lengths: np.ndarray
-
-    @property
-    def mean(self) -> float:
-        """Mean return."""
-        return float(self.returns.mean())
+Observations ``[n, ...]`` are those that the actions ``[n, ...]`` were chosen for, in memory of their own;
+arrays of the result are valid until the next step of the group.
+"""
 
 
 @torch.no_grad()
-def run_episodes(
+def run_episodes(  # noqa: PLR0913  # what is played, then how: by name
     policy: Policy,
     vec_env: VecEnv,
     num_episodes: int,
@@ -40,85 +36,73 @@ def run_episodes(
     seed: int,
     greedy: bool = False,
     max_steps: int = 1_000_000,
+    max_seconds: float | None = None,
+    npc_policy: Policy | None = None,
+    policy_agents_pct: float = 1.0,
+    observer: Observer | None = None,
 ) -> EpisodeScores:
     """Play the first `num_episodes` episodes that *start*, to their end; training is not touched.
 
     Counting by start keeps short episodes from crowding out long ones. `greedy` takes the most likely
-    action instead of a sample.
+    action instead of a sample. After `max_seconds` it ends with the episodes that are finished, and
+    ``num_missing`` of the result says how many are not. `npc_policy` plays the agents of each environment
+    that `policy_agents_pct` leaves to it. An environment's episode is that of all its agents.
     """
     if num_episodes < 1:
         raise ConfigError(f"num_episodes={num_episodes}; it must be at least 1")
-    with evaluating(policy):
-        return _play(policy, vec_env, num_episodes, seed, greedy, max_steps)
-
-
-class _Ledger:
-    """Which episode each row is in, and what it has earned."""
-
-    def __init__(self, num_rows: int, num_episodes: int) -> None:
-        self.returns = np.zeros(num_episodes)
-        self.lengths = np.zeros(num_episodes, np.int64)
-        self.episode = np.full(num_rows, -1)
-        self.next_episode = 0
-        self.unfinished = num_episodes
-        for row in range(num_rows):
-            self.start(row)
-
-    def start(self, row: int) -> None:
-        """Give a row the next episode, or none where enough have started."""
-        started = self.next_episode < len(self.returns)
-        self.episode[row] = self.next_episode if started else -1
-        self.next_episode += started
-
-    def record(self, rewards: np.ndarray, valid: np.ndarray, ended: np.ndarray) -> None:
-        """Take in one step of all rows."""
-        playing = (self.episode >= 0) & valid
-        # rows hold distinct episodes, so fancy indexing adds each reward once
-        self.returns[self.episode[playing]] += rewards[playing]
-        self.lengths[self.episode[playing]] += 1
-        for row in np.flatnonzero(ended & playing):
-            self.unfinished -= 1
-            self.start(int(row))
-
-
-def _play(
-    policy: Policy, vec_env: VecEnv, num_episodes: int, seed: int, greedy: bool, max_steps: int
-) -> EpisodeScores:
-    groups = group_slices(vec_env.num_rows, vec_env.num_groups)
-    # only the eager actor tells the distribution whose mode is wanted
-    actor = make_actor("eager" if greedy else "auto", policy, groups[0].stop)
-    obs = vec_env.obs_spec.zeros(vec_env.num_rows)
-    result = vec_env.reset(row_seeds(seed, vec_env.num_rows), obs)
-    starts, masks = np.ones(vec_env.num_rows, bool), result.action_mask
-    masks = None if masks is None else masks.copy()
-    states: list[State] = [policy.initial_state(rows.stop - rows.start) for rows in groups]
-    ledger = _Ledger(vec_env.num_rows, num_episodes)
-    rewards = np.zeros(vec_env.num_rows)
-    valid, ended = np.zeros(vec_env.num_rows, bool), np.zeros(vec_env.num_rows, bool)
-    for step in range(max_steps):
-        generator = numpy_generator(seed, "evaluation", epoch=step)
-        noise = draw_noise(policy.action_spec, generator, 1, vec_env.num_rows)[0]
-        for group, rows in enumerate(groups):
-            mask = None if masks is None else masks[rows]
-            seen = {key: leaf[rows] for key, leaf in obs.items()}
-            produced, states[group] = actor.act(
-                seen, states[group], starts[rows], mask, noise[rows]
-            )
-            action = produced["action"]
-            if greedy:
-                legal = None if mask is None else torch.from_numpy(mask).to(policy.device)
-                action = policy.action_spec.mode(produced["dist_params"], legal)
-            vec_env.send(group, policy.action_spec.to_env(action.cpu().numpy()))
-            result = vec_env.recv(group, seen)
-            rewards[rows], valid[rows] = result.rewards, result.valid
-            ended[rows] = result.terminated | result.truncated
-            starts[rows] = result.starts
-            if masks is not None:
-                masks[rows] = result.action_mask
-        ledger.record(rewards, valid, ended)
-        if ledger.unfinished == 0:
-            return EpisodeScores(ledger.returns, ledger.lengths)
+    judged = judged_agents(
+        agents_per_env(vec_env), policy_agents_pct, has_npc=npc_policy is not None
+    )
+    with ExitStack() as stack:
+        stack.enter_context(global_generators_kept())
+        stack.enter_context(evaluating(policy))
+        players = [Player(policy, vec_env, judged, greedy=greedy, seed=seed)]
+        if npc_policy is not None:
+            stack.enter_context(evaluating(npc_policy))
+            npc_seed = derive_seed(seed, "npc")
+            players.append(Player(npc_policy, vec_env, ~judged, greedy=greedy, seed=npc_seed))
+        ledger = EpisodeLedger(vec_env.num_rows // len(judged), num_episodes, judged)
+        stage = _Stage(vec_env, players, ledger, seed)
+        deadline = None if max_seconds is None else time.monotonic() + max_seconds
+        for step in range(max_steps):
+            stage.step(step, observer)
+            is_late = deadline is not None and time.monotonic() >= deadline
+            if ledger.num_unfinished == 0 or is_late:
+                return ledger.scores()
     raise EnvError(
-        f"{ledger.unfinished} of {num_episodes} episodes had not ended after {max_steps:,} steps; "
+        f"{ledger.num_unfinished} of {num_episodes} episodes had not ended after {max_steps:,} steps; "
         "give the environment a time limit, or raise max_steps"
     )
+
+
+class _Stage:
+    """Environments, what their agents see now, and those who play them."""
+
+    def __init__(
+        self, vec_env: VecEnv, players: Sequence[Player], ledger: EpisodeLedger, seed: int
+    ) -> None:
+        self._vec_env, self._players, self._ledger = vec_env, players, ledger
+        self._groups = group_slices(vec_env.num_rows, vec_env.num_groups)
+        self._num_agents = agents_per_env(vec_env)
+        self._obs = vec_env.obs_spec.zeros(vec_env.num_rows)
+        result = vec_env.reset(row_seeds(seed, vec_env.num_rows), self._obs)
+        self._starts = np.ones(vec_env.num_rows, bool)
+        self._masks = None if result.action_mask is None else result.action_mask.copy()
+
+    def step(self, step: int, observer: Observer | None) -> None:
+        """One step of every group."""
+        for player in self._players:
+            player.begin_step(step)
+        for group, rows in enumerate(self._groups):
+            masks = None if self._masks is None else self._masks[rows]
+            seen = {key: leaf[rows] for key, leaf in self._obs.items()}
+            actions = act_together(self._players, group, rows, seen, self._starts[rows], masks)
+            before = None if observer is None else {k: leaf.copy() for k, leaf in seen.items()}
+            self._vec_env.send(group, actions)
+            result = self._vec_env.recv(group, seen)
+            self._starts[rows] = result.starts
+            if self._masks is not None:
+                self._masks[rows] = result.action_mask
+            self._ledger.record(rows.start // self._num_agents, result)
+            if observer is not None and before is not None:
+                observer(rows, before, actions, result)

@@ -1,5 +1,12 @@
-"""Policy files: weights and normalisers as safetensors, with a JSON manifest."""
+"""Policy files: weights and normalisers as safetensors, with a JSON manifest.
 
+The manifest's ``format_version`` is raised when a part is added, removed or means something else. A file is
+read by its own version's list of parts: all of them must be there, and no others. Versions: 1 has the
+spaces as text only; 2 adds ``spaces`` (both in full, null where they have no description as data),
+``agent`` (the settings of the policy) and ``built_in`` (whether metta can build the network from them).
+"""
+
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -8,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from gymnasium import Space
 from torch import Tensor
 
+from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.agent.policy import Policy
-from metta.errors import NonFiniteError, PolicyError, UnsafeFileError
+from metta.errors import NonFiniteError, PolicyError, SpaceError, UnsafeFileError
 from metta.files import atomic_write, sha256_of
 from metta.secrets import scrub_all
 from metta.stateful import digest_of
 from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
 from metta.store.finite_state import is_finite
+from metta.store.policy_spaces import describe_space
 from metta.store.safe_json import brief, parse_json
 from metta.store.safe_read import DTYPES, TensorFile, check_tensor_file, load_announced
 
@@ -32,9 +42,13 @@ __all__ = [
 ]
 
 FORMAT = "metta-policy"
-FORMAT_VERSION = 1
-_PARTS = {"policy_architecture": str, "policy_hash": str, "observation_space": object,
-          "action_space": str, "metadata": dict}  # fmt: skip
+FORMAT_VERSION = 2
+_FIRST_PARTS = {"policy_architecture": str, "policy_hash": str, "observation_space": object,
+                "action_space": str, "metadata": dict}  # fmt: skip
+_REBUILDING = {"spaces": dict | None, "agent": dict | None, "built_in": bool}
+_PARTS: dict[int, dict[str, Any]] = {1: _FIRST_PARTS, 2: {**_FIRST_PARTS, **_REBUILDING}}
+"""What a manifest of each version that is read holds, besides the format and the digest."""
+_UNDESCRIBED = {"agent": None, "built_in": False}
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,8 @@ class FrozenPolicy:
     tensors: dict[str, Tensor]
     """State in memory of its own, on the host."""
     description: dict[str, Any]
+    spaces: tuple[Space[Any], Space[Any]] | None = None
+    """Of observations and actions; described when the file is written, where nobody waits for it."""
 
 
 def freeze_policy(policy: Policy, architecture: str | None = None) -> FrozenPolicy:
@@ -59,9 +75,12 @@ def freeze_policy(policy: Policy, architecture: str | None = None) -> FrozenPoli
         "policy_architecture": architecture or policy.architecture_hash(),
         "observation_space": policy.obs_spec.describe(),
         "action_space": str(policy.action_space),
+        "agent": dataclasses.asdict(policy.config),
+        "built_in": type(policy.module) in (ActorCritic, RecurrentActorCritic),
     }
     # parameters are views of one flat vector: each gets its own storage in the file
-    return FrozenPolicy({k: v.detach().cpu().clone() for k, v in state.items()}, description)
+    tensors = {k: v.detach().cpu().clone() for k, v in state.items()}
+    return FrozenPolicy(tensors, description, (policy.observation_space, policy.action_space))
 
 
 def save_policy(
@@ -77,7 +96,9 @@ def save_policy(
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
+        **_UNDESCRIBED,
         **frozen.description,
+        "spaces": _described_spaces(frozen),
         "policy_hash": digest_of(frozen.tensors),  # here, where nobody waits for it
         "metadata": scrub_all(dict(metadata or {})),
     }
@@ -168,6 +189,17 @@ def _verified(source: Path, manifest: dict[str, Any], found: TensorFile) -> dict
     return tensors
 
 
+def _described_spaces(frozen: FrozenPolicy) -> dict[str, Any] | None:
+    """Both spaces as data; None where one has no description, so that saving never fails for it."""
+    if frozen.spaces is None:
+        return None
+    try:
+        observation, action = map(describe_space, frozen.spaces)
+    except SpaceError:
+        return None
+    return {"observation": observation, "action": action}
+
+
 def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     return [name for name, value in tensors.items() if not is_finite(value)]
 
@@ -183,21 +215,21 @@ def _read_header(source: Path) -> tuple[dict[str, Any], TensorFile]:
     try:
         manifest = parse_json(found.metadata["manifest"], allow_nan=True)
         version = manifest["format"], manifest["format_version"]
-        if version == (FORMAT, FORMAT_VERSION):
-            _require_parts(manifest)
+        if version[0] == FORMAT and type(version[1]) is int and version[1] in _PARTS:
+            _require_parts(manifest, _PARTS[version[1]])
             return manifest, found
     except (KeyError, TypeError, ValueError) as error:
         raise PolicyError(f"{str(source)!r} is not a policy written by metta: {error}") from error
     raise PolicyError(
         f"{str(source)!r} has format {brief(version[0])} version {brief(version[1])}; this version of "
-        f"metta reads {FORMAT!r} version {FORMAT_VERSION}"
+        f"metta reads {FORMAT!r} version {min(_PARTS)} to {max(_PARTS)}"
     )
 
 
-def _require_parts(manifest: dict[str, Any]) -> None:
-    wrong = [part for part, kind in _PARTS.items() if not isinstance(manifest[part], kind)]
+def _require_parts(manifest: dict[str, Any], parts: Mapping[str, Any]) -> None:
+    wrong = [part for part, kind in parts.items() if not isinstance(manifest[part], kind)]
     if wrong:
         raise TypeError(f"its manifest has wrong types: {wrong}")
-    unknown = sorted(manifest.keys() - _PARTS.keys() - {"format", "format_version", CONTENT_KEY})
+    unknown = sorted(manifest.keys() - parts.keys() - {"format", "format_version", CONTENT_KEY})
     if unknown:
         raise ValueError(f"its manifest says more than is known here: {brief(unknown)}")

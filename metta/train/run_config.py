@@ -1,27 +1,70 @@
 """Settings of what surrounds learning: the task, checkpoints, evaluation, and where numbers go."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from metta.train.fields import Count, Fraction, Interval, NonNegative, Positive, config_class
+from annotated_types import Gt, Le
+
+from metta.train.fields import (
+    Count,
+    Fraction,
+    Interval,
+    Name,
+    NonNegative,
+    Positive,
+    config_class,
+)
 
 __all__ = [
     "CheckpointConfig",
     "CurriculumConfig",
     "EvaluationConfig",
     "LoggingConfig",
+    "SelfPlayConfig",
     "WandbConfig",
 ]
 
 
 @config_class
 class CurriculumConfig:
-    """What is trained on."""
+    """What is trained on: one task, or many of which the next one is chosen by how they go."""
 
+    kind: Literal[
+        "single", "random", "bucketed", "learning_progress", "prioritize_regressed", "progressive"
+    ] = "single"
+    """`single`: the environment below. `random` and `bucketed` draw by fixed weights; `learning_progress`
+    prefers tasks whose scores move, `prioritize_regressed` those that fell below their best, `progressive`
+    opens one task after the other."""
     env: str = "CartPole-v1"
     """Gymnasium id of the environment."""
     env_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments of the environment, e.g. ``{"gravity": -9.0}``."""
+    tasks: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Name of a task -> its keyword arguments, over `env_kwargs`; ``env`` among them is another id."""
+    buckets: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Argument -> its values, or ``{"low", "high", "bins"}``; every combination is a task."""
+    task_weights: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Name of a task -> how much more often it comes than its share; 1 where nothing is given."""
+    score_smoothing: Annotated[float, Gt(0), Le(1)] = 0.1
+    """How fast the smoothed score of a task follows its episodes."""
+    min_share: Fraction = 0.2
+    """Share of episodes that is spread over all open tasks, whatever their scores."""
+    mastery_score: float = 0.0
+    """`progressive`: smoothed score of a task at which the next one opens."""
+
+
+@config_class
+class SelfPlayConfig:
+    """Agents that are played by policies that do not learn, in environments of many agents."""
+
+    learner_share: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Share of an environment's agents that learn, at least one; 1: all, and there are no opponents."""
+    self_play_interval: Interval = 0
+    """Epochs between past selves that join the opponents; 0: none does."""
+    pool_size: Count = 8
+    """Past selves that are kept, the newest ones."""
+    opponents: tuple[str, ...] = ()
+    """URIs of saved policies that are opponents for good; none: the policy as it began is the first."""
 
 
 @config_class
@@ -57,6 +100,12 @@ class EvaluationConfig:
     """Environments that play them at the same time."""
     max_eval_failures: Count = 3
     """Failed evaluations in a row after which training stops; fewer only warn."""
+    suite: Name | None = None
+    """Name of a suite, or path of its YAML file, that is played beside the training task; None: none."""
+    background: bool = False
+    """Play in a process of its own while training goes on; scores then arrive some epochs later."""
+    eval_timeout_seconds: Positive = 600.0
+    """How long an evaluation in the background may take; at the end of a run it is waited for."""
 
 
 @config_class

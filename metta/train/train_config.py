@@ -29,6 +29,7 @@ from metta.train.run_config import (
     CurriculumConfig,
     EvaluationConfig,
     LoggingConfig,
+    SelfPlayConfig,
     WandbConfig,
 )
 from metta.train.values import plain_data
@@ -183,6 +184,7 @@ class TrainerConfig:
     ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     rollout: RolloutConfig = dataclasses.field(default_factory=RolloutConfig)
+    self_play: SelfPlayConfig = dataclasses.field(default_factory=SelfPlayConfig)
     numerics: NumericsConfig = dataclasses.field(default_factory=NumericsConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)

@@ -70,7 +70,6 @@ UNSUPPORTED = {
     ),
     "lstm": (lambda: make_policy(VECTOR, DISCRETE, AgentConfig(core="lstm")), "feed-forward"),
     "float64": (lambda: make_policy(VECTOR, DISCRETE).double(), "float32"),
-    "discrete observations": (lambda: make_policy(spaces.Discrete(4), DISCRETE), "discrete"),
     "branch on data": (lambda: policy_of(branches), "cannot be traced"),
     "batch normalisation": (lambda: policy_of(batch_dependent, layer=nn.BatchNorm1d(5)), "BatchNorm"),
     "own randomness": (lambda: policy_of(noisy), "agree"),

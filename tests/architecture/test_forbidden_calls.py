@@ -36,8 +36,8 @@ REASONS = {
     ("metta/store/unpickling.py", "torch.load"): "the converter's own process, when the user asks for it",
     ("metta/lazy.py", "importlib.import_module"): "metta's own modules, from tables in its source",
     ("metta/cli/main.py", "importlib.import_module"): "metta's own commands, from a table in its source",
-    ("metta/cli/train_command.py", "importlib.import_module"): "`module:` before an environment's id",
-    ("metta/envs/factory.py", "importlib.import_module"): "`module:` before an environment's id",
+    ("metta/envs/env_ids.py", "importlib.import_module"): "`module:` before an environment's id",
+    ("metta/store/export.py", "torch.export.load"): "the bytes that this process has just exported",
     ("metta/testing/zygote.py", "importlib.import_module"): "what a test asks its own process to run",
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ def complete(folder: Path, *words: str) -> list[str]:
     ("words", "proposals"),
     [
         (["metta", "tr"], ["train"]),
-        (["metta", "co"], ["completion", "config", "convert"]),
+        (["metta", "co"], ["compare", "completion", "config", "convert"]),
         (["metta", "completion", ""], ["--help", "-h", "bash", "fish", "zsh"]),
         (["metta", "train", "--o"], ["--output"]),
         (["metta", "config", "--ex"], ["--explain"]),

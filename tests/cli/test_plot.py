@@ -52,8 +52,9 @@ def test_gaps_are_left_out_when_some_epochs_have_no_return(tmp_path: Path) -> No
 def test_no_figure_stays_open_when_it_was_drawn(tmp_path: Path) -> None:
     from matplotlib import pyplot
 
+    before = pyplot.get_fignums()
     draw_learning_curve(tmp_path / "curve.png", ROWS, "x")
-    assert pyplot.get_fignums() == []
+    assert pyplot.get_fignums() == before
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "matplotlib.pyplot"])

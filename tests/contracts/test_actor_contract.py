@@ -112,7 +112,7 @@ CASES = {
     "squashed box": own(VECTOR, BOX, squash=True, share_encoder=True),
     "normalised": own(VECTOR, DISCRETE, normalize_observations=True, observation_clip=1.0),
     "nested": own(NESTED, DISCRETE, name="mlp", normalize_observations=True),
-    "discrete observations": own(spaces.Discrete(3, start=2), DISCRETE, numpy=False),
+    "discrete observations": own(spaces.Discrete(3, start=2), DISCRETE, numpy=True),
     "cnn": own(spaces.Box(0, 255, (6, 6, 3), np.uint8), DISCRETE, numpy=False),
     "lstm": own(VECTOR, DISCRETE, numpy=False, core="lstm"),
     "gru": own(VECTOR, BOX, numpy=False, core="gru"),

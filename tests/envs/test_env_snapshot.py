@@ -83,7 +83,9 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("value", PLAIN, ids=repr)
+@pytest.mark.parametrize(
+    "value", PLAIN, ids=[f"{n}-{type(v).__name__}" for n, v in enumerate(PLAIN)]
+)
 def test_values_come_back_as_they_were_when_they_are_plain(value: Any) -> None:
     before = type(value)[value.name] if isinstance(value, enum.Enum) else None
     start = next(iter(type(value))) if isinstance(value, enum.Enum) else "something else"

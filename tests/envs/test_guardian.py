@@ -119,8 +119,10 @@ def test_the_guardian_stays_when_signals_reach_the_whole_terminal(
     guardian: Guardian, sleepers: Any
 ) -> None:
     guardian.watch(0, sleepers[0].pid)
-    time.sleep(0.3)
+    pid = guardian._process.pid or 0
+    while os.getpgid(pid) != pid:  # it has a group of its own once it is ready for signals
+        time.sleep(0.02)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        os.kill(guardian._process.pid or 0, number)
+        os.kill(pid, number)
     guardian._writer.close()
-    assert sleepers[0].wait(5.0) == -signal.SIGKILL
+    assert sleepers[0].wait(20.0) == -signal.SIGKILL

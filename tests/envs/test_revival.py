@@ -352,10 +352,11 @@ def test_fresh_episodes_begin_when_repeating_hangs(opened: Any, tmp_path: Path) 
 def test_a_long_episode_is_repeated_when_it_takes_longer_than_a_start(opened: Any) -> None:
     class Slow(CountdownEnv):
         def step(self, action: int) -> Any:
-            time.sleep(0.1)
+            time.sleep(0.4)
             return super().step(action)
 
-    vec_env = opened([partial(Slow, 99)], 1, start_timeout_seconds=0.6, step_timeout_seconds=0.6)
+    # repeating nine steps takes longer than either limit
+    vec_env = opened([partial(Slow, 99)], 1, start_timeout_seconds=3.0, step_timeout_seconds=3.0)
     vec_env.reset([1], vec_env.obs_spec.zeros(1))
     play(vec_env, 9)
     os.kill(vec_env.worker_pids[0], signal.SIGKILL)

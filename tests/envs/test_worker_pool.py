@@ -70,6 +70,7 @@ def test_every_failure_is_told_when_workers_die_together(pool: WorkerPool) -> No
     for pid in pool.pids:
         os.kill(pid, signal.SIGKILL)
     assert all_gone(pool.pids, 5.0)
+    time.sleep(0.5)  # a zombie's ends of pipes may be open a little longer
     pool.post(RESET)
     with pytest.raises(WorkersFailedError) as caught:
         pool.collect(RESET, LONG)

@@ -26,9 +26,11 @@ PAGES = [
     "docs/configuration.md",
     "docs/guide.md",
     "docs/hooks.md",
+    "docs/judging.md",
     "docs/migration.md",
     "docs/reliability.md",
     "docs/runs.md",
+    "docs/tasks.md",
 ]
 
 

@@ -1,4 +1,6 @@
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,7 +23,7 @@ from metta.envs.toy import (
     MemoryEnv,
     NestedEnv,
 )
-from metta.errors import ConfigError, EnvError
+from metta.errors import ConfigError, EnvError, MettaWarning
 from metta.sim.simulation import EpisodeScores, run_episodes
 from metta.stateful import digest_of
 from metta.train.train_config import AgentConfig
@@ -86,6 +88,26 @@ def test_the_mean_is_unbiased_when_short_episodes_score_less() -> None:
     scores = play(LotteryEnv, 200, rows=200)
     # (1 + 9) / 2; the deviation of a mean of 200 is 0.28. First to finish would give about 1
     assert scores.mean == pytest.approx(5.0, abs=1.0)
+
+
+def earliest_ended(num_rows: int, num_episodes: int, seed: int) -> list[int]:
+    """What counting by end would take: lengths of the first episodes by the time of their end."""
+    ends = []
+    for row, row_seed in enumerate(row_seeds(seed, num_rows)):
+        env, time = LotteryEnv(), 0
+        for episode in range(num_episodes):
+            env.reset(seed=episode_seed(row_seed, episode))
+            time += env.left
+            ends.append((time, row, env.left))
+    return [length for _, _, length in sorted(ends)[:num_episodes]]
+
+
+def test_the_mean_over_seeds_is_the_known_one_when_rows_play_several_episodes() -> None:
+    """Whether an episode counts does not depend on its own length, so the expectation is (1 + 9) / 2."""
+    by_start = np.mean([play(LotteryEnv, 24, rows=16, seed=seed).mean for seed in range(40)])
+    by_end = np.mean([np.mean(earliest_ended(16, 24, seed)) for seed in range(40)])
+    assert by_start == pytest.approx(5.0, abs=0.5)  # about four deviations of a mean of 960
+    assert by_end < 4.0
 
 
 def test_scores_are_the_known_ones_when_nothing_is_to_decide() -> None:
@@ -235,3 +257,125 @@ def test_a_config_error_is_raised_when_no_episode_is_asked_for(num_episodes: int
 
 def test_the_mean_is_that_of_returns_when_scores_are_read() -> None:
     assert EpisodeScores(np.array([1.0, 2.0, 6.0]), np.array([1, 1, 1])).mean == 3.0
+
+
+def test_only_finished_episodes_count_when_the_time_is_up() -> None:
+    """One environment never ends, so that its episode is missing, and only that."""
+    factories = [CountdownEnv, lambda: CountdownEnv(10**9)]
+    vec_env = make_vec_env(factories)
+    try:
+        scores = run_episodes(policy_for(CountdownEnv), vec_env, 7, seed=1, max_seconds=0.5)
+    finally:
+        vec_env.close()
+    assert scores.returns.tolist() == [15.0] * 6
+    assert scores.lengths.tolist() == [5] * 6
+    assert scores.num_missing == 1
+
+
+def test_there_is_no_score_when_no_episode_ended_in_time() -> None:
+    scores = play(lambda: CountdownEnv(10**9), 3, max_seconds=1e-9)
+    assert (len(scores.returns), scores.num_missing) == (0, 3)
+    assert np.isnan(scores.mean)
+
+
+def test_nothing_is_missing_when_the_time_suffices() -> None:
+    assert play(CountdownEnv, 3, max_seconds=60.0).num_missing == 0
+
+
+def test_the_environments_numbers_are_kept_when_an_episode_ends() -> None:
+    scores = play(CorridorEnv, 5)
+    assert scores.agents is not None
+    ended = [numbers["position"] for (numbers,) in scores.agents.infos]
+    arrived = [7.0 if length < 64 else None for length in scores.lengths]
+    assert [n if n == 7.0 else None for n in ended] == arrived
+
+
+def test_an_observer_sees_every_step_when_there_is_one() -> None:
+    class Watching:
+        def __init__(self) -> None:
+            self.positions: dict[int, list[int]] = {}
+            self.moves: dict[int, list[int]] = {}
+            self.rewards = 0.0
+
+        def __call__(self, rows: slice, obs: Any, actions: np.ndarray, result: Any) -> None:
+            for place, row in enumerate(range(rows.start, rows.stop)):
+                self.positions.setdefault(row, []).append(int(obs["obs"][place].argmax()))
+                self.moves.setdefault(row, []).append(int(actions[place]))
+            self.rewards += float(result.rewards.sum())
+
+    policy, watching = policy_for(CorridorEnv), Watching()
+    seen = play(CorridorEnv, 4, policy=policy, num_groups=2, observer=watching)
+    unseen = play(CorridorEnv, 4, policy=policy, num_groups=2)
+    assert seen.returns.tolist() == unseen.returns.tolist()
+    assert sorted(watching.positions) == [0, 1, 2, 3]
+    assert watching.rewards <= seen.returns.sum() + 1e-3  # later episodes cost only
+    for row, positions in watching.positions.items():
+        first = int(seen.lengths[row])
+        for step in range(first - 1):
+            move = 1 if watching.moves[row][step] else -1
+            assert positions[step + 1] == max(0, positions[step] + move)
+
+
+class DiesOnce(LotteryEnv):
+    """Five steps that earn 1 each. Its process ends once, in the third step; no episode can be repeated."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self.left = 5
+        return self._noise(), {}
+
+    def step(self, action: int) -> Any:
+        if self.left == 3 and not self.mark.exists():
+            self.mark.touch()
+            os._exit(3)
+        return self._noise(), *super().step(action)[1:]
+
+    def _noise(self) -> np.ndarray:
+        return np.frombuffer(os.urandom(1), np.uint8).astype(np.float32) / 32.0
+
+
+def test_an_episode_that_broke_off_counts_nowhere_when_its_worker_died(tmp_path: Path) -> None:
+    mark, lost = tmp_path / "died", []
+    vec_env = make_vec_env(lambda: DiesOnce(mark), num_envs=2, num_workers=2)
+    try:
+        with pytest.warns(MettaWarning, match="are lost and count nowhere"):
+            scores = run_episodes(
+                policy_for(LotteryEnv),
+                vec_env,
+                5,
+                seed=1,
+                observer=lambda *seen: lost.append(seen[3].lost is not None),
+            )
+    finally:
+        vec_env.close()
+    assert any(lost)
+    assert scores.returns.tolist() == [5.0] * 5
+    assert scores.lengths.tolist() == [5] * 5
+
+
+class DrawsGlobally(LotteryEnv):
+    """Uses the generators that everybody shares."""
+
+    def step(self, action: int) -> Any:
+        random.random()
+        np.random.rand(3)  # noqa: NPY002 (bad manners are the point)
+        torch.rand(2)
+        return super().step(action)
+
+
+def test_global_generators_return_when_an_environment_draws_from_them() -> None:
+    def draws() -> list[Any]:
+        return [random.random(), np.random.rand(), float(torch.rand(()))]  # noqa: NPY002 (meant)
+
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002 (meant)
+    torch.manual_seed(1)
+    expected = draws()
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002 (meant)
+    torch.manual_seed(1)
+    play(DrawsGlobally, 4)
+    assert draws() == expected

@@ -3,6 +3,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors
 import torch
@@ -80,6 +81,11 @@ def test_the_manifest_describes_the_policy_when_it_is_saved(tmp_path: Path) -> N
     assert manifest["policy_architecture"] == policy.architecture_hash()
     assert manifest["action_space"] == "Discrete(2)"
     assert manifest["metadata"] == {}
+    assert manifest["spaces"]["action"] == {
+        "kind": "Discrete", "n": 2, "start": 0, "dtype": "int64"
+    }  # fmt: skip
+    assert manifest["agent"]["hidden_size"] == 8
+    assert manifest["built_in"] is True
 
 
 def test_the_optimizer_still_holds_the_weights_when_they_are_loaded(tmp_path: Path) -> None:
@@ -140,11 +146,69 @@ def test_a_policy_error_names_both_versions_when_the_format_is_newer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = policy_of(AGENTS["mlp"])
-    monkeypatch.setattr(policy_file, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(policy_file, "FORMAT_VERSION", 3)
     path = save_policy(tmp_path / "policy", policy)
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r"version 2; this version of metta reads .* version 1"):
+    with pytest.raises(PolicyError, match=r"version 3; this version .* reads .* version 1 to 2"):
         load_weights(path, policy)
+
+
+@pytest.mark.parametrize("version", [0, -1, 1.0, True, "2", None, [2]])
+def test_a_policy_error_is_raised_when_the_version_is_none_that_was_ever_written(
+    tmp_path: Path, version: Any
+) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    path = save_policy(tmp_path / "policy", policy)
+    rewritten(path, lambda m: m.update(format_version=version))
+    with pytest.raises(PolicyError, match="this version of metta reads"):
+        load_weights(path, policy)
+
+
+def as_first_version(manifest: dict[str, Any]) -> None:
+    """What the first version wrote; its digest was made of it in the same way."""
+    for part in ("spaces", "agent", "built_in", "content_sha256"):
+        del manifest[part]
+    manifest["format_version"] = 1
+
+
+def test_a_file_of_the_first_version_loads_when_its_parts_are_those_of_that_time(
+    tmp_path: Path,
+) -> None:
+    first, second = policy_of(AGENTS["lstm"], seed=1), policy_of(AGENTS["lstm"], seed=2)
+    path = rewritten(save_policy(tmp_path / "policy", first, {"score": 1}), as_first_version)
+    assert load_weights(path, second) == {"score": 1}
+    assert first.parameter_hash() == second.parameter_hash()
+
+
+@pytest.mark.parametrize(
+    ("version", "change"),
+    [
+        (1, lambda m: m.update(format_version=1)),
+        (2, lambda m: m.pop("spaces")),
+        (2, lambda m: m.pop("agent")),
+        (2, lambda m: m.pop("built_in")),
+        (2, lambda m: m.update(spaces=[])),
+        (2, lambda m: m.update(agent="mlp")),
+        (2, lambda m: m.update(built_in=1)),
+        (2, lambda m: m.update(entry_point="os:system")),
+    ],
+)
+def test_a_policy_error_is_raised_when_parts_are_not_those_of_the_version(
+    tmp_path: Path, version: int, change: Any
+) -> None:
+    policy = policy_of(AGENTS["mlp"])
+    path = rewritten(save_policy(tmp_path / "policy", policy), change)
+    assert header_of(path)["format_version"] == version
+    with pytest.raises(PolicyError, match="is not a policy written by metta"):
+        load_weights(path, policy)
+
+
+def test_a_policy_is_saved_without_spaces_when_they_have_no_description(tmp_path: Path) -> None:
+    low = np.linspace(-1.0, 0.0, 40_000, dtype=np.float32)
+    policy = make_policy(spaces.Box(low, low + 1), spaces.Discrete(2), AGENTS["mlp"])
+    path = save_policy(tmp_path / "policy", policy)
+    assert header_of(path)["spaces"] is None
+    load_weights(path, policy)
 
 
 def test_a_policy_is_not_written_when_a_weight_is_nan(tmp_path: Path) -> None:

@@ -44,8 +44,7 @@ class EnvironmentManager:
                 "trainer.rollout.num_workers says"
             )
         self.close()
-        task = self.curriculum.task
-        self._vec_env = configured_vec_env(task.env, rollout, task.env_kwargs)
+        self._vec_env = configured_vec_env(self.curriculum.tasks, rollout)
         return self._vec_env
 
     @property

@@ -3,8 +3,10 @@
 from metta.agent.policy import Policy
 from metta.rl.evaluator import PolicyEvaluator
 from metta.rl.training_state import TrainerState
+from metta.sim.episode_scores import EpisodeScores
 from metta.sim.scores import EvalRewardSummary
-from metta.sim.simulation import EpisodeScores
+from metta.sim.statistics import Estimate
+from metta.sim.suite import SuiteResults
 
 __all__ = ["EvaluationManager"]
 
@@ -21,6 +23,11 @@ class EvaluationManager:
         self.state.record_scores(self.evaluator.evaluate(policy))
         return self.state.eval_scores
 
+    def finish(self, policy: Policy) -> EvalRewardSummary:
+        """Scores of the last epoch: the policy is evaluated, unless that was done in this epoch."""
+        is_scored = self.state.eval_epoch == self.state.epoch
+        return self.state.eval_scores if is_scored else self.evaluate(policy)
+
     @property
     def scores(self) -> EvalRewardSummary:
         """The last scores."""
@@ -28,5 +35,14 @@ class EvaluationManager:
 
     @property
     def episodes(self) -> EpisodeScores | None:
-        """Returns and lengths of the episodes behind them."""
+        """Returns and lengths of the training task's episodes behind them."""
         return self.evaluator.last
+
+    @property
+    def results(self) -> SuiteResults:
+        """Episodes of every simulation behind them."""
+        return self.evaluator.results
+
+    def statistics(self) -> dict[str, Estimate]:
+        """Score and 95 % interval of each simulation and category of the last evaluation."""
+        return self.evaluator.statistics()

@@ -23,6 +23,7 @@ from metta.rl.hooks.registry import HookRegistry
 from metta.rl.loop import StepFunction, default_training_step, run_training
 from metta.rl.numerics import resolve_batch
 from metta.rl.run_session import RunSession
+from metta.rl.saved_opponents import load_opponents
 from metta.rl.stop_signals import stopping_on_signals
 from metta.rl.training_components import TrainingComponents, build_components
 from metta.rl.training_state import TrainerState
@@ -144,7 +145,13 @@ class Trainer:
         agent, seed = self.training_config.agent, self.config.seed
         policy = as_policy(self._given_policy, *spaces, agent, seed=seed)
         parts = build_components(
-            self.config, policy, vecenv, custom_losses=self._custom_losses, hooks=self.hooks
+            self.config,
+            policy,
+            vecenv,
+            custom_losses=self._custom_losses,
+            hooks=self.hooks,
+            curriculum=self.curriculum,
+            opponents=load_opponents(self.config, vecenv),
         )
         self.components = parts
         self.rollout_manager = RolloutManager(parts.collector)

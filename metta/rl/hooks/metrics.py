@@ -232,7 +232,7 @@ class MetricsHook(TrainerHook):
             losses,
             agent_step=state.agent_step,
             epoch=state.epoch,
-            eval_scores=state.eval_scores,
+            eval_scores=state.shared.get("late_scores") or state.eval_scores,
             span=self._span(num_epochs, state.agent_step - self._last_step),
             sections=sections,
         )

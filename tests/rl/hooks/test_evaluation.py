@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from metta.curriculum import Curriculum
@@ -110,3 +111,32 @@ def test_scores_are_recorded_when_there_is_a_stats_client() -> None:
             "scores": {"simulation_scores": {"training/x": 1.0}},
         }
     ]
+
+
+def test_every_episode_is_recorded_when_a_real_suite_was_played() -> None:
+    client = Client()
+    hook = EvaluationHook(EvaluationConfig(eval_episodes=3), CURRICULUM)
+    with PPOTrainer(None, CorridorEnv, **SMALL) as trainer:
+        trainer.components.hooks.stats_client = client
+        trainer.train(16, hooks=[hook])
+    (record,) = client.records
+    last = hook.evaluator.last
+    assert last is not None
+    assert record["scores"]["episodes"] == {
+        "training/CorridorEnv": {
+            "returns": last.returns.tolist(),
+            "lengths": last.lengths.tolist(),
+            "num_missing": 0,
+        }
+    }
+    mean = record["scores"]["simulation_scores"]["training/CorridorEnv"]
+    assert mean == pytest.approx(np.mean(last.returns))
+    assert EvalRewardSummary.from_dict(record["scores"]) == hook.eval_scores
+
+
+def test_a_suite_is_played_beside_the_task_when_it_is_named() -> None:
+    config = EvaluationConfig(eval_episodes=1, suite="classic")
+    hook = EvaluationHook(config, Curriculum())
+    with PPOTrainer(None, "CartPole-v1", **SMALL) as trainer:
+        trainer.train(16, hooks=[hook])
+    assert list(hook.eval_scores.category_scores) == ["training", "classic"]

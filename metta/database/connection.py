@@ -1,0 +1,128 @@
+"""How a database is named, reached and shown."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+
+from metta.errors import ConfigError, DatabaseError, DatabaseUnavailableError, MissingExtraError
+from metta.loggers.plain_json import to_json
+from metta.secrets import resolve, scrub
+
+__all__ = [
+    "database_errors",
+    "database_url",
+    "is_sqlite",
+    "open_engine",
+    "shown",
+    "sqlite_path",
+]
+
+_CONNECT_SECONDS = 10
+
+
+def database_url(url: str) -> URL:
+    """The address that a text means: a URL, the path of a SQLite file, or ``env:NAME`` for either.
+
+    The password may be a reference too: ``postgresql://metta:env:DATABASE_PASSWORD@host/metta``.
+    """
+    text = str(resolve(url))
+    if "://" not in text:
+        if not text:
+            raise ConfigError("the database has no name; give a path or a URL")
+        return URL.create("sqlite", database=text)
+    try:
+        parsed = make_url(text)
+    except (exc.ArgumentError, ValueError) as error:
+        raise ConfigError(f"{scrub(text)!r} is no URL of a database") from error
+    kind = parsed.get_backend_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise ConfigError(f"a database of kind {kind!r} is not supported; use sqlite or postgresql")
+    if parsed.password is not None:
+        parsed = parsed.set(password=resolve(str(parsed.password)))
+    query = {name: resolve(value) for name, value in parsed.query.items()}
+    driver = "sqlite" if kind == "sqlite" else "postgresql+psycopg"
+    return parsed.set(drivername=driver, query=query)
+
+
+def shown(url: URL) -> str:
+    """The address for people: without the password."""
+    return scrub(url.render_as_string(hide_password=True))
+
+
+def is_sqlite(bind: Engine | Connection) -> bool:
+    """Whether this is a SQLite file."""
+    return bind.dialect.name == "sqlite"
+
+
+def open_engine(url: str, *, writes: bool, wait_seconds: float = 30.0) -> Engine:
+    """An engine for a database that need not be there yet; whoever opens it disposes of it.
+
+    With `writes`, each transaction takes SQLite's write lock as it begins, so none fails in its middle;
+    it waits up to `wait_seconds` for others.
+    """
+    address = database_url(url)
+    options: dict[str, Any] = {"json_serializer": to_json, "hide_parameters": True}
+    if address.get_backend_name() == "sqlite":
+        if address.database in (None, "", ":memory:"):
+            raise ConfigError("a database in memory is gone at the end; give the path of a file")
+        options["connect_args"] = {"timeout": wait_seconds}
+    else:
+        options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
+        options["pool_pre_ping"] = True
+        if not writes:  # all answers of one connection are of one moment
+            options["isolation_level"] = "REPEATABLE READ"
+            options["execution_options"] = {"postgresql_readonly": True}
+    try:
+        engine = create_engine(address, **options)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("psycopg", "postgres", "a PostgreSQL database") from error
+    if is_sqlite(engine):
+        _prepare_sqlite(engine, "BEGIN IMMEDIATE" if writes else "BEGIN")
+    return engine
+
+
+def _prepare_sqlite(engine: Engine, begin: str) -> None:
+    @event.listens_for(engine, "connect")
+    def connected(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None  # transactions begin where the next function says
+        # a lost last transaction would be loaded again from the log, so waiting for the disk at each
+        # checkpoint of the write-ahead log is enough
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def began(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+
+def sqlite_path(engine: Engine) -> Path | None:
+    """The file of a SQLite database; None for a server."""
+    return Path(str(engine.url.database)) if is_sqlite(engine) else None
+
+
+@contextmanager
+def database_errors(engine: Engine, purpose: str) -> Iterator[None]:
+    """Tell of a database's failures as metta's own errors, without secrets."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        about = f"{purpose} {shown(engine.url)}: {_reason(error)}"
+        if isinstance(error, exc.OperationalError | exc.InterfaceError) or _is_lost(error):
+            raise DatabaseUnavailableError(about) from error
+        raise DatabaseError(about) from error
+    except sqlite3.OperationalError as error:  # of a connection without SQLAlchemy's wrapping
+        raise DatabaseUnavailableError(f"{purpose} {shown(engine.url)}: {error}") from error
+    except (exc.SQLAlchemyError, sqlite3.Error) as error:
+        raise DatabaseError(f"{purpose} {shown(engine.url)}: {scrub(str(error))}") from error
+
+
+def _is_lost(error: exc.DBAPIError) -> bool:
+    """Whether the server went away, which some drivers tell by another class."""
+    return error.connection_invalidated
+
+
+def _reason(error: exc.DBAPIError) -> str:
+    return scrub(" ".join(str(error.orig).split()))

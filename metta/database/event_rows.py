@@ -1,0 +1,237 @@
+"""An event -> the rows that it means. Pure: knows no database."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metta.loggers.event_log import Event
+
+__all__ = ["EventRows", "rows_of"]
+
+_EPOCHS = re.compile(r":(\d{1,18})-(\d{1,18})$")
+"""How an id that `StatsClient.create_epoch` gave ends."""
+_LONGEST_NAME = 500
+"""Characters of a name that count: keys of databases are not longer than about 2,700 bytes."""
+_LONGEST_RUN = 200
+_LARGEST = 2**63
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRows:
+    """What an event means for the database; rows lack their run and sequence, names are still texts."""
+
+    event: Event
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    """Table -> rows."""
+    run: Row = field(default_factory=dict)
+    """Changes of the run itself."""
+    rewinds_to: int | None = None
+    """Rows of later epochs that came before do not count any more."""
+    payload: Mapping[str, Any] | None = None
+    """What no table takes."""
+
+
+def rows_of(event: Event) -> EventRows:
+    """What an event means; a `ValueError` says why it cannot be one of ours."""
+    event = _checked(event)
+    found = _READERS.get(event.kind, _keep)(event, event.payload)
+    found.run["last_event"] = event.time
+    return found
+
+
+def _checked(event: Event) -> Event:
+    """The event with numbers as the tables have them."""
+    if not isinstance(event.run, str) or not 0 < len(event.run) <= _LONGEST_RUN:
+        raise ValueError(f"run={event.run!r:.80} must be a text of 1 to {_LONGEST_RUN} characters")
+    if not isinstance(event.kind, str) or not isinstance(event.payload, dict):
+        raise ValueError("kind must be a text and payload a mapping")
+    time = _number(event.time)
+    if time is None:
+        raise ValueError(f"time={event.time!r:.80} must be a number")
+    return Event(event.run, _count(event.sequence, "sequence"), time, event.kind, event.payload)
+
+
+def _keep(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    return EventRows(event, payload=payload)
+
+
+def _run_start(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    run = {
+        "name": _text(payload.get("name", ""), "name"),
+        "attributes": _mapping(payload.get("attributes", {}), "attributes"),
+        "started": event.time,
+        "ended": None,
+        "outcome": None,
+        "reason": None,
+    }
+    return EventRows(event, run=run, rewinds_to=_from_epoch(payload), payload=payload)
+
+
+def _rewind(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    return EventRows(event, rewinds_to=_from_epoch(payload), payload=payload)
+
+
+def _from_epoch(payload: Mapping[str, Any]) -> int:
+    return _count(payload.get("from_epoch", 0), "from_epoch")
+
+
+def _run_end(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    run = {
+        "ended": event.time,
+        "outcome": _text(payload.get("outcome", "done"), "outcome"),
+        "reason": _text(payload.get("reason", ""), "reason"),
+    }
+    return EventRows(event, run=run, payload=payload)
+
+
+def _epoch(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    row = {
+        "start_epoch": _count(payload.get("start_epoch"), "start_epoch"),
+        "epoch": _count(payload.get("end_epoch"), "end_epoch"),
+        "attributes": _mapping(payload.get("attributes", {}), "attributes"),
+    }
+    return EventRows(event, {"epochs": [row]})
+
+
+def _metrics(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    where = _moment(payload)
+    numbers = _named_numbers(payload.get("metrics"), "metrics")
+    rows = [{**where, "name": name, "value": value} for name, value in numbers.items()]
+    return EventRows(event, {"metric_values": rows}, run=where)
+
+
+def _episodes(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    span = _EPOCHS.search(str(payload.get("epoch_id") or ""))
+    start, end = (int(span[1]), int(span[2])) if span else (None, None)
+    stats = {
+        _text(name, "statistic")[:_LONGEST_NAME]: [_number(value) for value in _sequence(values)]
+        for name, values in _mapping(payload.get("stats"), "stats").items()
+    }
+    returns = stats.pop("episode_return", [])
+    lengths = stats.pop("episode_length", [])
+    num_episodes = len(returns) or len(lengths) or max(map(len, stats.values()), default=0)
+    rows = [
+        {
+            "number": number,
+            "start_epoch": start,
+            "epoch": end,
+            "episode_return": returns[number] if number < len(returns) else None,
+            "episode_length": lengths[number] if number < len(lengths) else None,
+        }
+        for number in range(num_episodes)
+    ]
+    others = [
+        {"name": name, "number": number, "epoch": end, "value": value}
+        for name, values in stats.items()
+        for number, value in enumerate(values)
+    ]
+    return EventRows(event, {"episodes": rows, "episode_values": others})
+
+
+def _evaluation(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    where = _moment(payload)
+    scores = _mapping(payload.get("scores"), "scores")
+    found = _named_numbers(scores.get("simulation_scores", scores), "simulation_scores")
+    about = {
+        **where,
+        "policy_uri": _optional_text(payload.get("policy_uri"), "policy_uri"),
+        "suite": _optional_text(payload.get("suite"), "suite") or "",
+        "time": event.time,
+    }
+    rows = [
+        {
+            "simulation": name,
+            "epoch": where["epoch"],
+            "category": name.split("/", 1)[0],
+            "score": score,
+        }
+        for name, score in found.items()
+    ]
+    return EventRows(event, {"evaluations": [about], "simulation_scores": rows})
+
+
+def _policy(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    row = {**_moment(payload), "uri": _text(payload.get("uri"), "uri"), "time": event.time}
+    return EventRows(event, {"policies": [row]})
+
+
+def _heartbeat(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    numbers = {name: value for name, value in payload.items() if name != "run_id"}
+    moment = {name: _optional_count(numbers.get(name)) for name in ("epoch", "agent_step")}
+    row = {"time": event.time, **moment, "numbers": numbers}
+    return EventRows(event, {"heartbeats": [row]}, run={"last_heartbeat": event.time})
+
+
+def _moment(payload: Mapping[str, Any]) -> Row:
+    return {name: _count(payload.get(name), name) for name in ("epoch", "agent_step")}
+
+
+def _named_numbers(value: Any, name: str) -> dict[str, float | None]:
+    found = _mapping(value, name).items()
+    return {_text(key, name)[:_LONGEST_NAME]: _number(number) for key, number in found}
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; None for whatever else a metric may be."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _count(value: Any, name: str) -> int:
+    found = _optional_count(value)
+    if found is None:
+        raise ValueError(f"{name}={value!r:.80} must be a whole number of 64 bits")
+    return found
+
+
+def _optional_count(value: Any) -> int | None:
+    """A whole number of 64 bits; None for whatever else it may be."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    is_count = value % 1 == 0 and -_LARGEST <= value < _LARGEST
+    return int(value) if is_count else None
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name}={value!r:.80} must be a text")
+    return value
+
+
+def _optional_text(value: Any, name: str) -> str | None:
+    return None if value is None else _text(value, name)
+
+
+def _mapping(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}={value!r:.80} must be a mapping")
+    return value
+
+
+def _sequence(value: Any) -> Iterable[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.80} must be a list of numbers")
+    return value
+
+
+_READERS: dict[str, Callable[[Event, Mapping[str, Any]], EventRows]] = {
+    "run_start": _run_start,
+    "rewind": _rewind,
+    "run_end": _run_end,
+    "epoch": _epoch,
+    "metrics": _metrics,
+    "episodes": _episodes,
+    "evaluation": _evaluation,
+    "policy": _policy,
+    "heartbeat": _heartbeat,
+}
+"""Kinds that have tables; of others the payload is kept."""

@@ -1,0 +1,330 @@
+"""Questions to the statistics database, and typed answers. A number that was not finite is NaN."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, func, select
+
+from metta.database.schema import (
+    VIEWS,
+    episode_values,
+    episodes,
+    heartbeats,
+    metric_names,
+    metric_values,
+    policies,
+    runs,
+)
+from metta.errors import DatabaseError, did_you_mean
+from metta.loggers.sink import MetricRow
+
+__all__ = [
+    "CategoryScore",
+    "EpisodeRecord",
+    "MetricPoint",
+    "PolicyEntry",
+    "RunRecord",
+    "SimulationScore",
+    "StatisticMean",
+    "SuiteScore",
+    "all_runs",
+    "category_scores",
+    "episode_means",
+    "episodes_of",
+    "find_run",
+    "heartbeat_times",
+    "latest_metrics",
+    "metric_curve",
+    "metric_names_of",
+    "metric_rows_of",
+    "policies_of",
+    "simulation_scores",
+    "suite_scores",
+]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """How a run stands; times are seconds since 1970."""
+
+    run: str
+    name: str
+    attributes: dict[str, Any]
+    starts: int
+    started: float | None
+    ended: float | None
+    outcome: str | None
+    """``done``, ``stopped`` or ``failed``; None while it runs, or where it ended without a word."""
+    reason: str | None
+    last_event: float
+    last_heartbeat: float | None
+    epoch: int | None
+    agent_step: int | None
+
+
+@dataclass(frozen=True)
+class MetricPoint:
+    """One point of a curve."""
+
+    epoch: int
+    agent_step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """An episode that ended in epochs ``start_epoch <= e < end_epoch``."""
+
+    start_epoch: int | None
+    end_epoch: int | None
+    episode_return: float
+    episode_length: float
+
+
+@dataclass(frozen=True)
+class StatisticMean:
+    """Mean of a statistic over *all* episodes of a run."""
+
+    name: str
+    mean: float
+    """Sum / `samples`: an episode that did not report the statistic counts as 0."""
+    samples: int
+    """Episodes, without those that reported NaN."""
+    reported: int
+    """Episodes that reported a finite number."""
+
+
+@dataclass(frozen=True)
+class SimulationScore:
+    """Score of one simulation in one evaluation."""
+
+    run: str
+    epoch: int
+    agent_step: int
+    policy_uri: str | None
+    suite: str
+    category: str
+    simulation: str
+    score: float
+
+
+@dataclass(frozen=True)
+class CategoryScore:
+    """Mean of a category's simulations in one evaluation."""
+
+    run: str
+    epoch: int
+    agent_step: int
+    policy_uri: str | None
+    suite: str
+    category: str
+    score: float
+    num_simulations: int
+
+
+@dataclass(frozen=True)
+class SuiteScore:
+    """Mean of a suite's categories in one evaluation."""
+
+    run: str
+    epoch: int
+    agent_step: int
+    policy_uri: str | None
+    suite: str
+    score: float
+    num_categories: int
+
+
+@dataclass(frozen=True)
+class PolicyEntry:
+    """A policy that a run saved."""
+
+    run: str
+    epoch: int
+    agent_step: int
+    uri: str
+    time: float
+
+
+def all_runs(connection: Connection) -> list[RunRecord]:
+    """All runs, in the order in which they began."""
+    columns = [column for column in runs.c if column.name != "id"]
+    order = func.coalesce(runs.c.started, runs.c.last_event), runs.c.id
+    rows = connection.execute(select(*columns).order_by(*order)).mappings()
+    return [RunRecord(**row) for row in rows]
+
+
+def find_run(connection: Connection, text: str) -> RunRecord:
+    """The run of this id or, where only one has it, of this name."""
+    found = all_runs(connection)
+    matching = [run for run in found if run.run == text]
+    matching = matching or [run for run in found if run.name == text]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        ids = ", ".join(run.run for run in matching)
+        raise DatabaseError(f"{len(matching)} runs are named {text!r}; give the id of one: {ids}")
+    hint = did_you_mean(text, [run.name for run in found])
+    raise DatabaseError(f"there is no run {text!r} in the database{hint}")
+
+
+def metric_names_of(connection: Connection, run: str) -> list[str]:
+    """Names of the metrics that a run has."""
+    # one look at the key per name, instead of a walk along all values
+    has_any = (
+        select(1)
+        .where(
+            metric_values.c.run_id == _id_of(connection, run),
+            metric_values.c.name_id == metric_names.c.id,
+        )
+        .exists()
+    )
+    query = select(metric_names.c.name).where(has_any).order_by(metric_names.c.name)
+    return list(connection.execute(query).scalars())
+
+
+def metric_curve(connection: Connection, run: str, name: str) -> list[MetricPoint]:
+    """A metric over the run's life, in order."""
+    query = select(metric_values.c.epoch, metric_values.c.agent_step, metric_values.c.value)
+    query = query.where(
+        metric_values.c.run_id == _id_of(connection, run),
+        metric_values.c.name_id
+        == select(metric_names.c.id).where(metric_names.c.name == name).scalar_subquery(),
+    ).order_by(metric_values.c.sequence)
+    return [
+        MetricPoint(epoch, step, _nan(value)) for epoch, step, value in connection.execute(query)
+    ]
+
+
+def latest_metrics(connection: Connection, run: str) -> dict[str, float]:
+    """The last value of every metric of a run."""
+    last = (
+        select(metric_values.c.value)
+        .where(
+            metric_values.c.run_id == _id_of(connection, run),
+            metric_values.c.name_id == metric_names.c.id,
+        )
+        .order_by(metric_values.c.sequence.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    found = connection.execute(select(metric_names.c.name, last)).all()
+    present = set(metric_names_of(connection, run))
+    return {name: _nan(value) for name, value in found if name in present}
+
+
+def metric_rows_of(connection: Connection, run: str) -> list[MetricRow]:
+    """All rows of metrics of a run, as `metta.loggers.history.metric_rows` reads them from its log.
+
+    A row without any metric is in the log only.
+    """
+    query = (
+        select(
+            metric_values.c.sequence,
+            metric_values.c.epoch,
+            metric_values.c.agent_step,
+            metric_names.c.name,
+            metric_values.c.value,
+        )
+        .join(metric_names, metric_names.c.id == metric_values.c.name_id)
+        .where(metric_values.c.run_id == _id_of(connection, run))
+        .order_by(metric_values.c.sequence)
+    )
+    rows: dict[int, tuple[int, int, dict[str, float]]] = {}
+    for sequence, epoch, agent_step, name, value in connection.execute(query):
+        rows.setdefault(sequence, (agent_step, epoch, {}))[2][name] = _nan(value)
+    return [MetricRow(*row) for row in rows.values()]
+
+
+def episodes_of(connection: Connection, run: str) -> list[EpisodeRecord]:
+    """Episodes of a run in the order in which they were recorded."""
+    columns = "start_epoch", "epoch", "episode_return", "episode_length"
+    query = select(*(episodes.c[name] for name in columns))
+    query = query.where(episodes.c.run_id == _id_of(connection, run))
+    found = connection.execute(query.order_by(episodes.c.sequence, episodes.c.number))
+    return [EpisodeRecord(start, end, _nan(r), _nan(length)) for start, end, r, length in found]
+
+
+def episode_means(connection: Connection, run: str) -> list[StatisticMean]:
+    """Mean of every statistic over the episodes of a run; means divide by samples, not by rows found."""
+    run_id = _id_of(connection, run)
+    own = [episodes.c.episode_return, episodes.c.episode_length]
+    parts = [part for column in own for part in (func.sum(column), func.count(column))]
+    query = select(func.count(), *parts).where(episodes.c.run_id == run_id)
+    number, *found = connection.execute(query).one()
+    means = [
+        _mean(column.name, total, count, count)
+        for column, total, count in zip(own, found[::2], found[1::2], strict=True)
+        if count
+    ]
+    value = episode_values.c.value
+    others: Select[Any] = (
+        select(metric_names.c.name, func.sum(value), func.count(value), func.count())
+        .join(metric_names, metric_names.c.id == episode_values.c.name_id)
+        .where(episode_values.c.run_id == run_id)
+        .group_by(metric_names.c.name)
+        .order_by(metric_names.c.name)
+    )
+    for name, total, finite, rows in connection.execute(others):
+        means.append(_mean(name, total, max(number, rows) - (rows - finite), finite))
+    return means
+
+
+def simulation_scores(connection: Connection, run: str | None = None) -> list[SimulationScore]:
+    """Score of every simulation of every evaluation, of one run or of all."""
+    return [SimulationScore(**row) for row in _scores(connection, "scores", run)]
+
+
+def category_scores(connection: Connection, run: str | None = None) -> list[CategoryScore]:
+    """Score of every category of every evaluation, of one run or of all."""
+    return [CategoryScore(**row) for row in _scores(connection, "category_scores", run)]
+
+
+def suite_scores(connection: Connection, run: str | None = None) -> list[SuiteScore]:
+    """Score of every evaluation as a whole, of one run or of all."""
+    return [SuiteScore(**row) for row in _scores(connection, "suite_scores", run)]
+
+
+def policies_of(connection: Connection, run: str | None = None) -> list[PolicyEntry]:
+    """Policies that were saved, by one run or by all."""
+    names = "epoch", "agent_step", "uri", "time"
+    query = select(runs.c.run, *(policies.c[name] for name in names))
+    query = query.join(runs, runs.c.id == policies.c.run_id)
+    if run is not None:
+        query = query.where(runs.c.run == run)
+    query = query.order_by(policies.c.run_id, policies.c.sequence)
+    return [PolicyEntry(*row) for row in connection.execute(query)]
+
+
+def heartbeat_times(connection: Connection, run: str) -> list[float]:
+    """When a run showed that it was alive."""
+    query = select(heartbeats.c.time).where(heartbeats.c.run_id == _id_of(connection, run))
+    return list(connection.execute(query.order_by(heartbeats.c.sequence)).scalars())
+
+
+def _id_of(connection: Connection, run: str) -> int:
+    found = connection.execute(select(runs.c.id).where(runs.c.run == run)).scalar()
+    if found is None:
+        raise DatabaseError(f"there is no run {run!r} in the database")
+    return int(found)
+
+
+def _scores(connection: Connection, view: str, run: str | None) -> Iterable[dict[str, Any]]:
+    shape: Select[Any] = VIEWS[view]
+    shown = shape.subquery(view)
+    query = select(shown) if run is None else select(shown).where(shown.c.run == run)
+    keys = [name for name in ("run", "sequence", "category", "simulation") if name in shown.c]
+    for row in connection.execute(query.order_by(*(shown.c[key] for key in keys))).mappings():
+        found = {name: value for name, value in row.items() if name not in ("run_name", "sequence")}
+        yield {**found, "score": _nan(row["score"])}
+
+
+def _mean(name: str, total: float | None, samples: int, reported: int) -> StatisticMean:
+    mean = math.nan if not samples else (total or 0.0) / samples
+    return StatisticMean(name, mean, samples, reported)
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,106 @@
+"""From the id of an environment to what makes it.
+
+``CartPole-v1`` and ``module:Env-v0`` are gymnasium's, ``pettingzoo:mpe2.simple_spread_v3`` is the parallel
+environment of a module, and ``grid/gather`` a task of the grid world that comes with metta.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import gymnasium
+
+from metta.envs.agents_env import AgentsEnv, is_parallel_env
+from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
+from metta.envs.row_spec import EnvFactory, GymEnv
+from metta.errors import ConfigError, EnvError, did_you_mean
+from metta.secrets import resolve_all
+
+__all__ = ["check_env_id", "factory_of", "factory_of_id", "is_grid_id", "make_grid"]
+
+_GRID = "grid/"
+_PETTINGZOO = "pettingzoo"
+
+
+def check_env_id(env_id: str) -> None:
+    """`EnvError` where there is no such environment; none is made."""
+    if is_grid_id(env_id):
+        _grid_task(env_id, {})
+    else:
+        factory_of_id(env_id, {})
+
+
+def factory_of(make: Callable[..., Any], kwargs: dict[str, Any]) -> EnvFactory:
+    """A factory of the user's, with its arguments; environments of many agents become one."""
+    return functools.partial(_make, make, kwargs)
+
+
+def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
+    """A factory that works in other processes too, where the id may not be registered."""
+    module, _, name = env_id.rpartition(":")
+    if module == _PETTINGZOO:
+        return factory_of(_parallel_factory(name), kwargs)
+    try:
+        if module:
+            importlib.import_module(module)
+        spec = gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError, ValueError) as error:
+        known = [*gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
+        raise EnvError(
+            f"gymnasium knows no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
+        ) from error
+    make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
+    return factory_of(cast(EnvFactory, make), kwargs)
+
+
+def _make(make: Callable[..., Any], kwargs: dict[str, Any]) -> GymEnv:
+    """An environment; its secrets are resolved in the process where it lives."""
+    env = make(**resolve_all(kwargs))
+    return AgentsEnv(env) if is_parallel_env(env) else env
+
+
+def _parallel_factory(module: str) -> Callable[..., Any]:
+    """The `parallel_env` of a PettingZoo module, e.g. ``mpe2.simple_spread_v3``."""
+    try:
+        make: Callable[..., Any] = importlib.import_module(module).parallel_env
+    except (ImportError, AttributeError, ValueError) as error:
+        raise EnvError(
+            f"{_PETTINGZOO}:{module} is no module with a parallel_env: {error}; give its full name, "
+            f"e.g. {_PETTINGZOO}:mpe2.simple_spread_v3, and install it (pip install mpe2)"
+        ) from error
+    return make
+
+
+def is_grid_id(env: Any) -> bool:
+    """Whether this names a task of the grid world."""
+    return isinstance(env, str) and env.startswith(_GRID)
+
+
+def make_grid(
+    tasks: Sequence[tuple[str, Mapping[str, Any]]],
+    num_envs: int,
+    num_workers: int,
+    num_groups: int,
+) -> GridVecEnv:
+    """Grid worlds that play tasks given as (id, arguments); the arguments are those of its config."""
+    if num_workers:
+        raise ConfigError(
+            f"num_workers={num_workers}; the grid world steps all of its worlds at once in this process, "
+            "faster than workers would: use num_workers=0"
+        )
+    return GridVecEnv(
+        [_grid_task(env_id, kwargs) for env_id, kwargs in tasks], num_envs, num_groups
+    )
+
+
+def _grid_task(env_id: str, kwargs: Mapping[str, Any]) -> GridWorldConfig:
+    name = env_id.removeprefix(_GRID)
+    if name not in TASKS:
+        raise EnvError(
+            f"the grid world has no task {name!r}{did_you_mean(name, TASKS)}; it has "
+            f"{', '.join(f'{_GRID}{task}' for task in TASKS)}"
+        )
+    chosen = vars(TASKS[name])
+    settings = {field: value for field, value in chosen.items() if not field.startswith("_")}
+    return GridWorldConfig(**{**settings, **kwargs})

@@ -1,0 +1,160 @@
+"""The process that judges policies, and how the trainer starts it, talks to it and ends it.
+
+A job is a folder with the policy's weights and what shall be played; its path is sent as a line. The
+answer is a line of JSON. What is pickled goes between a trainer and its own process only.
+"""
+
+import contextlib
+import copy
+import json
+import os
+import select
+import shutil
+import signal
+import time
+import warnings
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metta.agent.policy import Policy
+from metta.envs.guardian import WorkerContext
+from metta.envs.process_end import ProcessEnd
+from metta.envs.worker import pack, unpack
+from metta.envs.worker_process import main_module_hidden
+from metta.store.policy_file import FrozenPolicy, load_weights, save_policy
+
+__all__ = ["JudgeProcess", "described_job", "write_job"]
+
+_CHUNK_BYTES = 1 << 16
+_END_SECONDS = 5.0
+_WEIGHTS_FILE, _JOB_FILE = "policy.safetensors", "job"
+
+
+class JudgeProcess:
+    """The trainer's side: a process that plays one job after the other."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        reader, self._commands = context.Pipe(duplex=False)
+        self._answers, writer = context.Pipe(duplex=False)
+        os.set_blocking(self._answers.fileno(), False)
+        # not daemonic: environments may have processes of their own
+        self._process = context.Process(
+            target=_serve,
+            args=(dict(os.environ), str(Path.cwd()), reader, writer),
+            name="metta-judge",
+        )
+        with main_module_hidden():
+            self._process.start()
+        reader.close()
+        writer.close()
+        self.pid = self._process.pid or 0
+        self._end = ProcessEnd(self.pid, self._process.sentinel)
+        self._said = bytearray()
+        self._has_hung_up = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more can come of it."""
+        return self._has_hung_up or self._end.within(0)
+
+    def give(self, folder: Path) -> None:
+        """Let it play a job; an `OSError` where it has ended."""
+        os.write(self._commands.fileno(), f"{folder}\n".encode())
+
+    def answer(self, seconds: float) -> dict[str, Any] | None:
+        """What it says within that time; None: nothing, or it has ended."""
+        poller = select.poll()
+        poller.register(self._answers.fileno(), select.POLLIN)
+        poller.register(self._end.descriptor, select.POLLIN)
+        deadline = time.monotonic() + seconds
+        while True:
+            poller.poll(max(0.0, deadline - time.monotonic()) * 1000.0)
+            is_last = self.has_ended or time.monotonic() >= deadline
+            self._read()  # after looking: what it said before its end is there
+            line, newline, rest = self._said.partition(b"\n")
+            if newline:
+                self._said = rest
+                found: dict[str, Any] = json.loads(line)
+                return found
+            if is_last:
+                return None
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while not self._has_hung_up:
+                part = os.read(self._answers.fileno(), _CHUNK_BYTES)
+                self._said += part
+                self._has_hung_up = not part
+
+    def end(self) -> int | None:
+        """Kill it where it still runs, with the processes of its environments; returns its exit code."""
+        self._commands.close()
+        if self.has_ended:
+            self._process.join(_END_SECONDS)
+        self._end.kill()
+        self._process.join(_END_SECONDS)
+        code = self._process.exitcode
+        if code is not None:
+            self._process.close()
+        self._end.close()
+        self._answers.close()
+        return code
+
+
+def described_job(evaluator: Any, policy: Policy) -> bytes:
+    """What to play and the policy without its weights, which travel in a file of their own."""
+    shell = copy.deepcopy(policy).to("cpu")
+    for tensor in shell.state_dict(keep_vars=True).values():
+        tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)  # no memory
+    return pack((evaluator, shell, torch.get_num_threads()))
+
+
+def write_job(folder: Path, job: bytes, weights: FrozenPolicy) -> None:
+    """Put a job into a folder, which whoever plays it removes."""
+    save_policy(folder / _WEIGHTS_FILE, weights)
+    (folder / _JOB_FILE).write_bytes(job)
+
+
+def _read_job(folder: Path) -> tuple[Any, Policy]:
+    evaluator, policy, num_threads = unpack((folder / _JOB_FILE).read_bytes())
+    torch.set_num_threads(num_threads)
+    for tensor in policy.state_dict(keep_vars=True).values():
+        tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+    load_weights(folder / _WEIGHTS_FILE, policy)
+    return evaluator, policy
+
+
+def _serve(
+    environ: dict[str, str], directory: str, commands: Connection, answers: Connection
+) -> None:
+    """Judge until there are no more commands; the guardian ends what cannot end by itself."""
+    # Ctrl-C, and the SIGTERM of a batch system, reach every process; the trainer decides when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    # with a group of its own, the processes of its environments can be found and ended with it
+    os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(directory)
+    warnings.simplefilter("ignore")  # the trainer reads the results, and warns
+    with os.fdopen(os.dup(commands.fileno()), "r") as jobs, contextlib.suppress(BrokenPipeError):
+        for line in jobs:
+            _write_all(answers.fileno(), json.dumps(_judged(Path(line[:-1]))).encode() + b"\n")
+
+
+def _judged(folder: Path) -> dict[str, Any]:
+    try:
+        evaluator, policy = _read_job(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        evaluator.evaluate(policy)
+        return {"results": evaluator.results.to_dict()}
+    except Exception as error:  # noqa: BLE001  # whatever goes wrong is told to the trainer
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _write_all(descriptor: int, message: bytes) -> None:
+    while message:
+        message = message[os.write(descriptor, message) :]

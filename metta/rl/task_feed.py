@@ -1,0 +1,112 @@
+"""`TaskFeed`: between a curriculum and the environments that play its tasks."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from metta.curriculum import Curriculum
+from metta.envs.vec_env import TaskedVecEnv, agents_per_env
+from metta.errors import ConfigError, StateError
+from metta.seeding import numpy_generator
+
+__all__ = ["TaskFeed"]
+
+_COLUMNS = ("playing", "returns", "finished")
+
+
+class TaskFeed:
+    """Gives every environment the task of its next episode, and the curriculum the scores.
+
+    Tasks are drawn when an episode begins, for the one after it, with the curriculum's probabilities of
+    that moment; scores are told after each rollout. So all is a function of the curriculum's state.
+    """
+
+    def __init__(
+        self, vec_env: TaskedVecEnv, curriculum: Curriculum, *, seed: int, rank: int = 0
+    ) -> None:
+        if vec_env.num_tasks != len(curriculum.tasks):
+            raise ConfigError(
+                f"the environments know {vec_env.num_tasks} tasks, the curriculum has "
+                f"{len(curriculum.tasks)}; make them of its tasks: make_vec_env(curriculum.tasks, ...)"
+            )
+        self.vec_env, self.curriculum = vec_env, curriculum
+        self._seed, self._rank = seed, rank
+        self._agents = agents_per_env(vec_env)
+        num_envs = len(vec_env.tasks)
+        self.playing = np.zeros(num_envs, np.int32)
+        """``[num_envs]`` the task of each unfinished episode."""
+        self.returns = np.zeros(num_envs)
+        """``[num_envs]`` returns of agents whose part in it is over already, added up."""
+        self.finished = np.zeros(num_envs, np.int64)
+        """``[num_envs]`` number of these agents."""
+        self._ends: list[tuple[int, int, int]] = []
+        """(step, environment, task) of episodes that ended in this rollout."""
+
+    def before_reset(self) -> None:
+        """Every environment is about to begin anew."""
+        for env in range(len(self.playing)):
+            self._draw(env)
+
+    def after_reset(self) -> None:
+        """Every environment has begun the task that was next."""
+        self.playing[:] = self.vec_env.tasks
+        self.returns.fill(0.0)
+        self.finished.fill(0)
+        self._ends.clear()
+        self.before_reset()
+
+    def after_step(self, step: int, rows: slice, starts: np.ndarray) -> None:
+        """Episodes began in some rows ``[n]`` of a group: note what ended, and draw what comes next."""
+        for row in np.flatnonzero(starts[:: self._agents]).tolist():
+            env = rows.start // self._agents + row
+            self._ends.append((step, env, int(self.playing[env])))
+            self.playing[env] = self.vec_env.tasks[env]
+            self._draw(env)
+
+    def after_rollout(
+        self,
+        ended: Sequence[tuple[int, int, float, int]],
+        lost: Collection[tuple[int, int]] = (),
+    ) -> None:
+        """Tell the curriculum how episodes went: `ended` has (step, row, return, length) of agents.
+
+        Episodes that broke off with their worker (`lost`: step, row) are not told.
+        """
+        dropped = {(step + 1, row // self._agents) for step, row in lost}
+        agents = sorted((step, row // self._agents, total) for step, row, total, _ in ended)
+        place = 0
+        for step, env, task in self._ends:
+            while place < len(agents) and agents[place][0] <= step:
+                self._add(*agents[place][1:])
+                place += 1
+            if self.finished[env] and (step, env) not in dropped:
+                self.curriculum.complete(task, self.returns[env] / self.finished[env])
+            self.returns[env], self.finished[env] = 0.0, 0
+        for _, env, total in agents[place:]:
+            self._add(env, total)
+        self._ends.clear()
+
+    def _add(self, env: int, total: float) -> None:
+        self.returns[env] += total
+        self.finished[env] += 1
+
+    def _draw(self, env: int) -> None:
+        curriculum = self.curriculum
+        generator = numpy_generator(self._seed, "task", rank=self._rank, epoch=curriculum.num_draws)
+        self.vec_env.next_tasks[env] = curriculum.draw(generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is known of unfinished episodes; which tasks come next is the environments' state."""
+        return {name: getattr(self, name).copy() for name in _COLUMNS}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        for name in _COLUMNS:
+            column, own = np.asarray(state.get(name)), getattr(self, name)
+            if column.shape != own.shape:
+                raise StateError(
+                    f"the saved {name} are those of {column.shape} environments, not of {own.shape}; go "
+                    "on with as many as the run has"
+                )
+            own[:] = column

@@ -1,0 +1,155 @@
+"""What whole episodes came to: returns and lengths, by episode and by agent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from metta.envs.vec_env import StepResult
+
+__all__ = ["AgentResults", "EpisodeLedger", "EpisodeScores"]
+
+
+@dataclass(frozen=True)
+class AgentResults:
+    """Finished episodes agent by agent, in the order in which they started."""
+
+    returns: np.ndarray
+    """``[E, A]``"""
+    lengths: np.ndarray
+    """``[E, A]`` steps that each agent acted in; 0: it was never there."""
+    judged: np.ndarray
+    """``[A]`` bool: whom the judged policy played."""
+    infos: list[list[dict[str, float]]] = field(default_factory=list)
+    """The environment's own numbers at the end of each episode, by agent."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        arrays = {name: getattr(self, name).tolist() for name in ("returns", "lengths", "judged")}
+        return {**arrays, "infos": self.infos}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "AgentResults":
+        """What `to_dict` gave."""
+        judged = np.array(data["judged"], bool)
+        shape = (-1, len(judged))
+        returns = np.array(data["returns"], np.float64).reshape(shape)
+        lengths = np.array(data["lengths"], np.int64).reshape(shape)
+        return cls(returns, lengths, judged, list(data["infos"]))
+
+
+@dataclass(frozen=True)
+class EpisodeScores:
+    """Returns and lengths of finished episodes, in the order in which they started.
+
+    Of an environment with many agents the return is the mean over those whom the judged policy played
+    and who were there at all (0 where none was), the length that of the whole episode.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    num_missing: int = 0
+    """Episodes that were asked for and did not end within the time limit. Long ones are missing rather
+    than short ones, so that scores with missing episodes lean towards those of short episodes."""
+    agents: AgentResults | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean return; NaN where no episode ended."""
+        return float(self.returns.mean()) if len(self.returns) else float("nan")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        found: dict[str, Any] = self.summary()
+        return found if self.agents is None else {**found, "agents": self.agents.to_dict()}
+
+    def summary(self) -> dict[str, Any]:
+        """Plain data without single agents: what an event log keeps of an evaluation."""
+        found = {"returns": self.returns.tolist(), "lengths": self.lengths.tolist()}
+        return {**found, "num_missing": self.num_missing}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "EpisodeScores":
+        """What `to_dict` gave."""
+        agents = data.get("agents")
+        return cls(
+            np.array(data["returns"], np.float64),
+            np.array(data["lengths"], np.int64),
+            int(data["num_missing"]),
+            None if agents is None else AgentResults.from_dict(agents),
+        )
+
+
+class EpisodeLedger:
+    """Which episode each environment is in, and what its agents have earned.
+
+    Episodes are numbered in the order in which they start; those beyond the first `num_episodes` count
+    nowhere, however short they are. An episode is over when the next one has begun.
+    """
+
+    def __init__(self, num_envs: int, num_episodes: int, judged: np.ndarray) -> None:
+        shape = (num_episodes, len(judged))
+        self._judged = judged
+        self._returns = np.zeros(shape)
+        self._agent_lengths = np.zeros(shape, np.int64)
+        self._lengths = np.zeros(num_episodes, np.int64)
+        self._infos: list[list[dict[str, float]]] = [[{} for _ in judged] for _ in self._lengths]
+        self._is_finished = np.zeros(num_episodes, bool)
+        self._episode = np.full(num_envs, -1)
+        self._next_episode = 0
+        for env in range(num_envs):
+            self._start(env)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Episodes that are still to end."""
+        return int((~self._is_finished).sum())
+
+    def _start(self, env: int) -> None:
+        """Give an environment the next episode, or none where enough have started."""
+        counts = self._next_episode < len(self._lengths)
+        self._episode[env] = self._next_episode if counts else -1
+        self._next_episode += counts
+
+    def record(self, first_env: int, result: StepResult) -> None:
+        """Take in one step of some neighbouring environments."""
+        num_agents = len(self._judged)
+        valid = result.valid.reshape(-1, num_agents)
+        rewards = np.where(valid, result.rewards.reshape(-1, num_agents), 0.0)
+        episodes = self._episode[first_env : first_env + len(valid)]
+        playing = episodes >= 0
+        # environments are in distinct episodes, so fancy indexing adds each reward once
+        self._returns[episodes[playing]] += rewards[playing]
+        self._agent_lengths[episodes[playing]] += valid[playing]
+        self._lengths[episodes[playing]] += valid[playing].any(-1)
+        for row, numbers in result.infos:
+            env, agent = divmod(row, num_agents)
+            if playing[env]:
+                self._infos[episodes[env]][agent].update(numbers)
+        begun = result.starts.reshape(-1, num_agents).all(-1)
+        lost = set() if result.lost is None else set((result.lost // num_agents).tolist())
+        for env in np.flatnonzero(begun & playing).tolist():
+            if env in lost:
+                self._begin_again(episodes[env])
+            else:
+                self._is_finished[episodes[env]] = True
+                self._start(first_env + env)
+
+    def _begin_again(self, episode: int) -> None:
+        """Its process died: the fresh episode takes its place."""
+        self._returns[episode], self._agent_lengths[episode] = 0.0, 0
+        self._lengths[episode] = 0
+        self._infos[episode] = [{} for _ in self._judged]
+
+    def scores(self) -> EpisodeScores:
+        """The episodes that are finished."""
+        done = np.flatnonzero(self._is_finished)
+        infos = [self._infos[episode] for episode in done]
+        agents = AgentResults(
+            self._returns[done], self._agent_lengths[done], self._judged.copy(), infos
+        )
+        counted = self._judged & (agents.lengths > 0)
+        totals = np.where(counted, agents.returns, 0.0).sum(-1)
+        returns = totals / np.maximum(counted.sum(-1), 1)
+        return EpisodeScores(returns, self._lengths[done], self.num_unfinished, agents)

@@ -1,0 +1,228 @@
+"""`load_policy`: a saved policy that acts, with nothing but its file."""
+
+import os
+from typing import Any, overload
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from metta.agent.action_spec import draw_noise
+from metta.agent.actors import EagerActor
+from metta.agent.evaluation_mode import evaluating
+from metta.agent.output import State
+from metta.agent.policy import Policy
+from metta.agent.policy_record import PolicyRecord
+from metta.envs.action_masks import mask_layout_of
+from metta.errors import NonFiniteError, PolicyError
+from metta.seeding import numpy_generator
+from metta.store.checkpoint_files import POLICY_FILE
+from metta.store.policy_store import PolicyStore
+from metta.store.rebuilding import rebuild_policy
+from metta.store.safe_paths import path_of
+
+__all__ = ["LoadedPolicy", "load_policy"]
+
+
+def load_policy(
+    uri: str | os.PathLike[str],
+    policy: nn.Module | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    sha256: str | None = None,
+    runs: str | os.PathLike[str] = "runs",
+) -> "LoadedPolicy":
+    """A saved policy that acts; neither an environment nor a run is needed beside its file.
+
+        agent = metta.load_policy("first:best")      # or a path, file://..., first:latest, first:v120
+        action = agent.act(observation)
+
+    A network of your own is passed as `policy`; metta's own are rebuilt. `sha256` pins the file.
+    """
+    record = PolicyStore(runs).find(uri, sha256=sha256)
+    path = path_of(record.uri)
+    file = path / POLICY_FILE if path.is_dir() else path
+    record.policy = rebuild_policy(file, policy, sha256=sha256).to(device)
+    return LoadedPolicy(record)
+
+
+class LoadedPolicy:
+    """A policy with the state of the episodes it plays.
+
+        agent = metta.load_policy("policy.safetensors")
+        observation, _ = env.reset()
+        agent.reset()                                     # an episode begins
+        action = agent.act(observation)                   # as env.step takes it
+
+    Samples are drawn from a stream of this object alone, the same after each `load_policy`; `reset` with a
+    seed begins another. The global generators are never used.
+    """
+
+    def __init__(self, record: PolicyRecord) -> None:
+        if record.policy is None:
+            raise PolicyError(f"the record of {record.uri!r} has no policy; load it first")
+        self.record = record
+        self.policy: Policy = record.policy
+        self.seed = 0
+        self._step = 0
+        self._state: State | None = None
+        self._num_rows = 0
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was saved beside the weights, e.g. the score."""
+        return self.record.metadata
+
+    @property
+    def observation_space(self) -> spaces.Space[Any]:
+        """Of one observation."""
+        return self.policy.observation_space
+
+    @property
+    def action_space(self) -> spaces.Space[Any]:
+        """Of one action."""
+        return self.policy.action_space
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Begin new episodes in all rows; with a `seed`, begin its stream of random numbers too."""
+        self._state = None
+        if seed is not None:
+            self.seed, self._step = seed, 0
+
+    def initial_state(self, num_rows: int = 1) -> State:
+        """A state to pass to `act`, of rows that have seen nothing."""
+        return self.policy.initial_state(num_rows)
+
+    @overload
+    def act(
+        self,
+        obs: Any,
+        state: None = None,
+        *,
+        starts: Any = None,
+        greedy: bool = False,
+        action_mask: Any = None,
+        generator: np.random.Generator | None = None,
+    ) -> Any: ...
+
+    @overload
+    def act(
+        self,
+        obs: Any,
+        state: State,
+        *,
+        starts: Any = None,
+        greedy: bool = False,
+        action_mask: Any = None,
+        generator: np.random.Generator | None = None,
+    ) -> tuple[Any, State]: ...
+
+    def act(
+        self,
+        obs: Any,
+        state: State | None = None,
+        *,
+        starts: Any = None,
+        greedy: bool = False,
+        action_mask: Any = None,
+        generator: np.random.Generator | None = None,
+    ) -> Any:
+        """The action for one observation, or actions ``[n, ...]`` of a batch, as environments take them.
+
+        `obs` is what the environment gives, nested as its space is. `starts` ``[n]`` marks rows in which an
+        episode begins. Without `state` a recurrent policy remembers by itself until `reset`; with one,
+        nothing is remembered and the result is (action, next state). `greedy` takes the most likely action.
+        A mask inside the observation counts where `action_mask` is not given.
+        """
+        leaves, num_rows, is_one = self._leaves(obs)
+        before, begins = self._before(state, starts, num_rows)
+        mask = self._mask(obs, action_mask, num_rows, is_one)
+        spec = self.policy.action_spec
+        if generator is None:
+            generator = numpy_generator(self.seed, "acting", index=self._step)
+        noise = draw_noise(spec, generator, 1, num_rows)[0]
+        with evaluating(self.policy), torch.no_grad():
+            found, after = EagerActor(self.policy).act(leaves, before, begins, mask, noise)
+            params, action = found["dist_params"], found["action"]
+            if bool(params.isnan().any()):
+                raise NonFiniteError(
+                    "the policy gives NaN for this observation; see whether it holds NaN or infinity"
+                )
+            if greedy:
+                legal = None if mask is None else torch.from_numpy(mask).to(params.device)
+                action = spec.mode(params, legal)
+        actions = spec.to_env(action.cpu().numpy())
+        result = actions[0] if is_one else actions
+        if state is not None:
+            return result, after
+        self._state, self._num_rows, self._step = after, num_rows, self._step + 1
+        return result
+
+    def _leaves(self, obs: Any) -> tuple[dict[str, np.ndarray], int, bool]:
+        """Leaves ``[n, ...]``, n, and whether it was one observation and not a batch."""
+        spec = self.policy.obs_spec
+        first = spec.leaves[0]
+        lead = np.ndim(first.value_in(obs)) - len(first.shape)
+        if lead not in (0, 1):
+            raise PolicyError(
+                f"observation {first.key!r} has shape {np.shape(first.value_in(obs))}; one observation has "
+                f"{first.shape}, a batch has one axis before it"
+            )
+        num_rows = len(first.value_in(obs)) if lead else 1
+        leaves = spec.zeros(num_rows)
+        spec.write(obs, leaves, slice(0, num_rows) if lead else 0)
+        return leaves, num_rows, not lead
+
+    def _before(self, state: State | None, starts: Any, num_rows: int) -> tuple[State, np.ndarray]:
+        """The state before this step, and in which rows an episode begins."""
+        begins = np.zeros(num_rows, bool)
+        if starts is not None:
+            begins = np.array(starts, dtype=bool).reshape(-1)
+            if len(begins) != num_rows:
+                raise PolicyError(f"starts has {len(begins)} entries for {num_rows} observations")
+        if state is not None:
+            return self._checked(state, num_rows), begins
+        if self._state is None:
+            return self.policy.initial_state(num_rows), np.ones(num_rows, bool)
+        if self.policy.is_recurrent and num_rows != self._num_rows:
+            raise PolicyError(
+                f"{num_rows} observations follow {self._num_rows}; call reset() where other episodes "
+                "begin, or pass state="
+            )
+        return self._state, begins
+
+    def _checked(self, state: State, num_rows: int) -> State:
+        wanted = self.policy.initial_state(num_rows)
+        shapes = [{k: tuple(v.shape) for k, v in part.items()} for part in (state, wanted)]
+        if shapes[0] != shapes[1]:
+            raise PolicyError(
+                f"the state has {shapes[0]}, but {num_rows} observations need {shapes[1]}; begin with "
+                "initial_state(num_rows)"
+            )
+        return {name: part.to(self.policy.device) for name, part in state.items()}
+
+    def _mask(self, obs: Any, given: Any, num_rows: int, is_one: bool) -> np.ndarray | None:
+        """Legal actions ``[n, M]``, given or inside the observation; None where all are legal."""
+        spec = self.policy.obs_spec
+        if given is None and spec.mask_path is not None:
+            given = spec.mask_of(obs)
+        if given is None:
+            return None
+        layout = mask_layout_of(self.policy.action_space)
+        if layout is None:
+            raise PolicyError(f"actions of {self.policy.action_space} cannot be masked")
+        mask = np.zeros((num_rows, layout.size), bool)
+        for row in range(num_rows):
+            layout.write(given if is_one else _row_of(given, row), mask[row])
+        return mask
+
+
+def _row_of(masks: Any, row: int) -> Any:
+    """One row of masks ``[n, M]``, or of one array ``[n, m]`` for each action part."""
+    try:
+        if isinstance(masks, tuple):
+            return tuple(part[row] for part in masks)
+        return masks[row]
+    except (IndexError, TypeError) as error:
+        raise PolicyError(f"there is no action mask for observation {row}: {error}") from error

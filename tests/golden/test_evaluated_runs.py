@@ -1,0 +1,108 @@
+"""Judging a run does not change it: every component has the same digest in every epoch."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from metta.rl.clean_trainer import Trainer
+from metta.rl.hooks import EvaluationHook, TrainerHook
+from metta.rl.training_state import TrainerState
+from metta.stateful import digest_of
+from metta.testing.digests import NAMES_FILES, DigestHook, read_digests
+from metta.train.settings import apply_settings
+from metta.train.train_config import TrainingConfig
+
+SETTINGS: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "total_timesteps": 160,
+    "num_envs": 4,
+    "horizon": 8,
+    "update_epochs": 2,
+    "num_minibatches": 2,
+    "hidden_size": 8,
+    "normalize_observations": True,
+    "verbose": False,
+    "checkpoint_interval": 2,
+    "trainer.curriculum.kind": "learning_progress",
+    "trainer.curriculum.tasks": {
+        "short": {"max_episode_steps": 9},
+        "long": {"max_episode_steps": 30},
+    },
+    "eval_episodes": 0,
+}
+EVALUATED = {"eval_episodes": 3, "evaluate_interval": 1, "suite": "classic"}
+SCORES = "trainer_state"
+"""The component that holds the scores."""
+
+
+class Patient(TrainerHook):
+    """Lets evaluations in the background end before the next epoch, so that scores arrive in each."""
+
+    order = 30
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.num_arrivals = 0
+
+    def on_epoch_end(self, trainer_state: TrainerState) -> None:
+        self.num_arrivals += "late_scores" in trainer_state.shared
+        for hook in self.trainer.hooks:
+            if isinstance(hook, EvaluationHook) and hook._background is not None:
+                hook._background._advance(wait=True)
+
+
+def generators() -> str:
+    legacy = np.random.get_state()  # noqa: NPY002 (the legacy generator is what must not move)
+    return digest_of([torch.get_rng_state(), legacy[1], legacy[2], repr(random.getstate())])
+
+
+def trained(folder: Path, **more: Any) -> tuple[dict[int, list[dict[str, str]]], str]:
+    """Digests of every epoch, and whether the generators of the process moved."""
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002 (as above)
+    torch.manual_seed(7)
+    config = apply_settings(TrainingConfig(), {**SETTINGS, **more})
+    with Trainer(config, run_dir=folder) as trainer:
+        trainer.add_hook(DigestHook(folder / "digests.jsonl"))
+        patient = Patient(trainer)
+        trainer.add_hook(patient)
+        state = trainer.train()
+        assert patient.num_arrivals == (4 if "background" in more else 0)
+        assert (state.epoch, state.eval_epoch) == (5, 5 if more else None)
+        assert bool(state.eval_scores.simulation_scores) == bool(more)
+    digests = read_digests(folder / "digests.jsonl")
+    for lines in digests.values():
+        for line in lines:
+            del line[NAMES_FILES]
+    return digests, generators()
+
+
+@pytest.fixture(scope="module")
+def unjudged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    return trained(tmp_path_factory.mktemp("unjudged"))
+
+
+def test_everything_but_the_scores_is_equal_when_each_epoch_is_judged(
+    unjudged: tuple[Any, str], tmp_path: Path
+) -> None:
+    digests, after = trained(tmp_path, **EVALUATED)
+    assert after == unjudged[1]
+    assert sorted(digests) == [1, 2, 3, 4, 5]
+    for epoch, (found,) in digests.items():
+        (expected,) = unjudged[0][epoch]
+        assert "curriculum" in expected
+        different = {name for name in expected if found[name] != expected[name]}
+        assert different == {SCORES}
+        assert found.keys() == expected.keys()
+
+
+def test_everything_is_equal_when_each_epoch_is_judged_in_the_background(
+    unjudged: tuple[Any, str], tmp_path: Path
+) -> None:
+    """Not even the scores are in what is saved, before the last epoch is over."""
+    digests, after = trained(tmp_path, **EVALUATED, background=True)
+    assert (digests, after) == unjudged
