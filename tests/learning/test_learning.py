@@ -49,6 +49,8 @@ TASKS = {
     "acrobot": Task("Acrobot-v1", -100.0, 300_000, "acrobot"),
     "lunar_lander": Task("LunarLander-v3", 200.0, 1_000_000, "lunar_lander"),
     "pendulum": Task("Pendulum-v1", -250.0, 300_000, "pendulum"),
+    # a random policy earns about 1.5
+    "grid": Task("grid/gather", 15.0, 400_000, "grid"),
     # the best return is 0.7: four double moves
     "masked": Task(masked_env, 0.65, 40_000, settings={"learning_rate": 1e-3}),
     "masked_lstm": Task(masked_env, 0.65, 60_000, settings={"core": "lstm", "learning_rate": 1e-3}),
@@ -65,7 +67,7 @@ def train_and_score(name: str, task: Task, seed: int) -> float:
     config = PRESETS[task.preset]() if task.preset else TrainingConfig()
     config = apply_settings(config, {**task.settings, "total_timesteps": task.steps, "seed": seed})
     with PPOTrainer(None, task.env, config=config) as trainer:
-        batch = config.trainer.rollout.horizon * config.trainer.rollout.num_envs
+        batch = config.trainer.rollout.horizon * trainer.env.num_rows
         # whole epochs only, and not one step more than the task allows
         trainer.train(task.steps - task.steps % batch)
         assert trainer.state.agent_step <= task.steps, name
