@@ -58,8 +58,9 @@ class Zygote:
             child.wait()
 
     A function is named by module and name, takes plain data, and its exceptions end its process with
-    code 1 and a traceback on stderr. `SystemExit` gives its code. `preload` names modules to import, and
-    functions to call once (which must leave no thread behind: a process with threads must not fork).
+    code 1 and a traceback on stderr. `SystemExit` gives its code, Ctrl-C its signal. `preload` names
+    modules to import, and functions to call once (which must leave no thread behind: a process with
+    threads must not fork).
     """
 
     def __init__(
@@ -175,6 +176,9 @@ def _run(function: str, arguments: dict[str, Any]) -> NoReturn:
         _load(function, **arguments)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
+    except KeyboardInterrupt:  # as Python ends where nobody handles it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except BaseException:  # noqa: BLE001  # the end of a process: all there is left to do is to say why
         traceback.print_exc()
         code = 1

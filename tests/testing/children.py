@@ -27,3 +27,7 @@ def fail() -> None:
 
 def sleep() -> None:
     time.sleep(60)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt

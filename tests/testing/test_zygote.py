@@ -32,6 +32,7 @@ def test_a_function_runs_in_a_process_of_its_own_when_it_is_started(
 def test_the_exit_code_is_known_when_a_child_ends(zygote: Zygote) -> None:
     assert zygote.start("tests.testing.children:leave", code=7).wait() == 7
     assert zygote.start("tests.testing.children:fail").wait() == 1
+    assert zygote.start("tests.testing.children:interrupt").wait() == -signal.SIGINT
     assert zygote.start("tests.testing.children:nothing_of_that_name").wait() == 1
 
 
