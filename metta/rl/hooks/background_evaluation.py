@@ -14,7 +14,7 @@ from metta.agent.policy import Policy
 from metta.envs.guardian import Guardian
 from metta.envs.worker_process import main_module_hidden, worker_context
 from metta.errors import EnvError, MettaError, MettaWarning
-from metta.rl.hooks.judge_process import JudgeProcess, described_job, write_job
+from metta.rl.hooks.judge_process import JudgeProcess, described_job, write_weights
 from metta.sim.suite import SuiteResults
 from metta.store.policy_file import FrozenPolicy, freeze_policy
 
@@ -119,8 +119,8 @@ class BackgroundEvaluation:
         deadline = time.monotonic() + self.timeout_seconds
         self._playing = _Playing(waiting.moment, folder, deadline)
         try:
-            write_job(folder, waiting.job, waiting.weights)
-            self._ready_judge().give(folder)
+            write_weights(folder, waiting.weights)
+            self._ready_judge().give(folder, waiting.job)
         except (OSError, MettaError) as error:
             self._fail(f"it could not be started: {error}")
 

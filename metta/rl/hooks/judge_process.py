@@ -1,11 +1,13 @@
 """The process that judges policies, and how the trainer starts it, talks to it and ends it.
 
-A job is a folder with the policy's weights and what shall be played; its path is sent as a line. The
-answer is a line of JSON. What is pickled goes between a trainer and its own process only.
+A job is a folder with the policy's weights, and what shall be played: the one is sent as a line with its
+path, the other follows as so many bytes. The answer is a line of JSON. What is pickled goes through the
+pipe between a trainer and its own process only, never through a file.
 """
 
 import contextlib
 import copy
+import fcntl
 import json
 import os
 import select
@@ -26,11 +28,12 @@ from metta.envs.worker import pack, unpack
 from metta.envs.worker_process import main_module_hidden
 from metta.store.policy_file import FrozenPolicy, load_weights, save_policy
 
-__all__ = ["JudgeProcess", "described_job", "write_job"]
+__all__ = ["JudgeProcess", "described_job", "write_weights"]
 
 _CHUNK_BYTES = 1 << 16
 _END_SECONDS = 5.0
-_WEIGHTS_FILE, _JOB_FILE = "policy.safetensors", "job"
+_PIPE_BYTES = 1 << 20
+_WEIGHTS_FILE = "policy.safetensors"
 
 
 class JudgeProcess:
@@ -40,6 +43,8 @@ class JudgeProcess:
         reader, self._commands = context.Pipe(duplex=False)
         self._answers, writer = context.Pipe(duplex=False)
         os.set_blocking(self._answers.fileno(), False)
+        with contextlib.suppress(OSError):  # room for a job while the process is still starting
+            fcntl.fcntl(self._commands.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         # not daemonic: environments may have processes of their own
         self._process = context.Process(
             target=_serve,
@@ -60,9 +65,9 @@ class JudgeProcess:
         """Whether nothing more can come of it."""
         return self._has_hung_up or self._end.within(0)
 
-    def give(self, folder: Path) -> None:
-        """Let it play a job; an `OSError` where it has ended."""
-        os.write(self._commands.fileno(), f"{folder}\n".encode())
+    def give(self, folder: Path, job: bytes) -> None:
+        """Let it play a job, when the one before is over; an `OSError` where it has ended."""
+        _write_all(self._commands.fileno(), f"{len(job)} {folder}\n".encode() + job)
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
         """What it says within that time; None: nothing, or it has ended."""
@@ -112,14 +117,13 @@ def described_job(evaluator: Any, policy: Policy) -> bytes:
     return pack((evaluator, shell, torch.get_num_threads()))
 
 
-def write_job(folder: Path, job: bytes, weights: FrozenPolicy) -> None:
-    """Put a job into a folder, which whoever plays it removes."""
+def write_weights(folder: Path, weights: FrozenPolicy) -> None:
+    """Put the weights of a job into its folder, which whoever plays it removes."""
     save_policy(folder / _WEIGHTS_FILE, weights)
-    (folder / _JOB_FILE).write_bytes(job)
 
 
-def _read_job(folder: Path) -> tuple[Any, Policy]:
-    evaluator, policy, num_threads = unpack((folder / _JOB_FILE).read_bytes())
+def _read_job(folder: Path, job: bytes) -> tuple[Any, Policy]:
+    evaluator, policy, num_threads = unpack(job)
     torch.set_num_threads(num_threads)
     for tensor in policy.state_dict(keep_vars=True).values():
         tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
@@ -140,14 +144,16 @@ def _serve(
     os.environ.update(environ)
     os.chdir(directory)
     warnings.simplefilter("ignore")  # the trainer reads the results, and warns
-    with os.fdopen(os.dup(commands.fileno()), "r") as jobs, contextlib.suppress(BrokenPipeError):
-        for line in jobs:
-            _write_all(answers.fileno(), json.dumps(_judged(Path(line[:-1]))).encode() + b"\n")
+    with os.fdopen(os.dup(commands.fileno()), "rb") as jobs, contextlib.suppress(BrokenPipeError):
+        while line := jobs.readline():
+            length, _, folder = line[:-1].decode().partition(" ")
+            answer = _judged(Path(folder), jobs.read(int(length)))
+            _write_all(answers.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def _judged(folder: Path) -> dict[str, Any]:
+def _judged(folder: Path, job: bytes) -> dict[str, Any]:
     try:
-        evaluator, policy = _read_job(folder)
+        evaluator, policy = _read_job(folder, job)
         shutil.rmtree(folder, ignore_errors=True)
         evaluator.evaluate(policy)
         return {"results": evaluator.results.to_dict()}

@@ -11,7 +11,7 @@ from metta.envs.process_end import ProcessEnd
 from metta.envs.toy import CorridorEnv
 from metta.envs.worker_process import worker_context
 from metta.rl.evaluator import PolicyEvaluator
-from metta.rl.hooks.judge_process import JudgeProcess, described_job, write_job
+from metta.rl.hooks.judge_process import JudgeProcess, described_job, write_weights
 from metta.store.policy_file import freeze_policy
 from metta.train.train_config import AgentConfig, EvaluationConfig
 
@@ -38,12 +38,12 @@ def test_jobs_are_answered_in_turn_when_one_of_them_fails(tmp_path: Path) -> Non
     folders = [tmp_path / name for name in ("first", "broken", "third")]
     for folder in folders:
         folder.mkdir()
-        write_job(folder, job, weights)
+        write_weights(folder, weights)
     (folders[1] / "policy.safetensors").write_bytes(b"nothing")
     judge = JudgeProcess(worker_context())
     try:
         for folder in folders:
-            judge.give(folder)
+            judge.give(folder, job)
         answers = [judge.answer(100.0) for _ in folders]
         assert judge.answer(0.0) is None
         assert not judge.has_ended
@@ -60,7 +60,7 @@ def test_jobs_are_answered_in_turn_when_one_of_them_fails(tmp_path: Path) -> Non
 def test_the_process_is_gone_when_it_is_ended(tmp_path: Path, is_busy: bool) -> None:
     judge = JudgeProcess(worker_context())
     if is_busy:
-        judge.give(tmp_path / "nothing")
+        judge.give(tmp_path / "nothing", b"nothing")
     end = ProcessEnd(judge.pid)
     code = judge.end()
     assert end.within(10)
