@@ -203,7 +203,7 @@ def test_streams_are_equal_when_workers_step_the_agents() -> None:
 
 @pytest.mark.parametrize("wanted", ["snapshot", "replay"])
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("cut", [0, 6, 9, 15])
+@pytest.mark.parametrize("cut", [6, 9])
 def test_steps_are_equal_when_another_one_takes_the_state(
     backend: str, wanted: Any, cut: int
 ) -> None:

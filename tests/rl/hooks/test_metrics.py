@@ -9,11 +9,12 @@ import torch
 from metrics_run import SmallRun, auxiliary_loss
 
 import metta
+from metta.curriculum import Curriculum
 from metta.loggers import EventLog, MetricRow, StatsClient, StatsLogger, SystemMonitor, read_events
 from metta.rl.hooks.metrics import MetricsHook
 from metta.sim.scores import EvalRewardSummary
 from metta.timing import Stopwatch
-from metta.train.run_config import LoggingConfig
+from metta.train.run_config import CurriculumConfig, LoggingConfig
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
 DOCS = Path(metta.__file__).parents[1] / "docs" / "metrics.md"
@@ -96,7 +97,10 @@ def full_run_keys(sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> set[str]
 def test_metrics_and_their_page_agree_when_everything_is_switched_on(
     sink: MemorySink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys, documented = full_run_keys(sink, monkeypatch), documented_keys()
+    keys, documented = set(full_run_keys(sink, monkeypatch)), documented_keys()
+    curriculum = Curriculum(CurriculumConfig(kind="random", tasks={"a": {}, "b": {}}))
+    curriculum.complete(0, 1.0)
+    keys |= {f"env_{name}" for name in curriculum.metrics()}
     patterns = {key: pattern_of(key) for key in documented}
     undocumented = {
         key for key in keys if not any(pattern.fullmatch(key) for pattern in patterns.values())
