@@ -1,6 +1,5 @@
 """Environments of many agents: who acts when, what ends for whom, and all of it again after a restore."""
 
-import functools
 import json
 import os
 import signal
@@ -328,4 +327,4 @@ def test_every_action_space_has_one_for_all_agents_when_it_can(space: Any, batch
     assert env.action_space == batched
     assert is_parallel_env(Chosen())
     assert not is_parallel_env(env)
-    functools.partial(env.close)()
+    env.close()
