@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/envs/grid/*.[ch])
 
-.PHONY: help train test check format setup learning bench overhead faults clean
+.PHONY: help train test check coverage format setup learning bench overhead faults clean
 
 help:
-	@echo "make train      set up and train CartPole to a solved policy (under a minute)"
+	@echo "make train      set up and let four agents learn to gather (under a minute)"
 	@echo "make test       set up and run every check of this project: lint, types, layers, tests"
+	@echo "make coverage   the tests once more, with the lines that none of them runs"
 	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
 	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
 	@echo "make faults     every fault campaign, about an hour; writes faults.jsonl and faults.md"
@@ -38,6 +39,9 @@ check:
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile
+
+coverage: setup
 	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile --cov --cov-report=term:skip-covered
 
 format: setup

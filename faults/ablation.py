@@ -16,7 +16,16 @@ from metta.store.policy_file import freeze_policy
 from metta.testing.digests import compare_digests, read_digests
 from metta.testing.zygote import Zygote
 
-CONFIGS = ["mlp-normalised", "mlp-kl", "lstm", "loss", "replay", "workers"]
+CONFIGS = [
+    "mlp-normalised",
+    "mlp-kl",
+    "lstm",
+    "loss",
+    "replay",
+    "workers",
+    "grid-curriculum",
+    "self-play",
+]
 ONLY_DROPPED = ("policy_tracker", "conditions")
 """They decide no number: the one names files, the other refuses."""
 AFTER = 6

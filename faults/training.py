@@ -76,6 +76,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "buckets": {"num_resources": [4, 8], "wall_density": [0.0, 0.2]},
         "total_timesteps": 4 * EPOCHS * STEPS_PER_EPOCH,
     },
+    "agent-groups": {
+        "env": "grid/crowd",
+        "env_kwargs": {"horizon": 24, "num_agents": 4, "agent_groups": [1, 3]},
+        "core": "gru",
+        "total_timesteps": 4 * EPOCHS * STEPS_PER_EPOCH,
+    },
     "self-play": {
         "env": "grid/crowd",
         "env_kwargs": {"horizon": 24, "num_agents": 4},

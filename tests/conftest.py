@@ -1,12 +1,16 @@
 """Rules of the whole suite: skips say why, one torch thread, and no process outlives its test."""
 
 import multiprocessing
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import pytest
 import torch
+
+# processes that tests start compete for few cores: threads that wait for each other make all of them slow
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # equal examples in every run, and no time limit per example: machines are slow at times
 hypothesis.settings.register_profile("metta", deadline=None, derandomize=True)

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from metta.agent.action_spec import ActionSpec
 from metta.agent.encoders import ObsEncoder, orthogonal
 from metta.agent.gaussian import BoxSpec
+from metta.agent.grouped import choose_group, split_group_leaf
 from metta.agent.output import PolicyOutput, State
 from metta.agent.recurrent import CORES, RecurrentCore
 from metta.spaces import ObsSpec
+from metta.train.agent_groups import GROUP_KEY
 
 if TYPE_CHECKING:
     from metta.train.train_config import AgentConfig
@@ -57,11 +59,21 @@ class Heads(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Feed-forward: rows ``[B, ...]`` in, (parameters, value) out."""
+    """Feed-forward: rows ``[B, ...]`` in, (parameters, value) out.
+
+    Where observations name the group of their agent, `members` holds a whole network for each group.
+    """
 
     def __init__(self, spec: ObsSpec, action_spec: ActionSpec, config: "AgentConfig") -> None:
         super().__init__()
         self.spec = spec
+        self.members: nn.ModuleList | None = None
+        own, num_groups = split_group_leaf(spec)
+        if num_groups:
+            self.members = nn.ModuleList(
+                ActorCritic(own, action_spec, config) for _ in range(num_groups)
+            )
+            return
         self.encoder = _encoder(spec, config)
         share = config.share_encoder or self.encoder.uses_grid
         self.critic_encoder = None if share else _encoder(spec, config)
@@ -69,6 +81,11 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Distribution parameters and value of observations in the nesting of their space."""
+        if self.members is not None:
+            params, values = zip(*(member(obs) for member in self.members), strict=True)
+            group = obs[GROUP_KEY]
+            chosen = choose_group(params, group, is_vector=True)
+            return chosen, choose_group(values, group, is_vector=False)
         leaves = self.spec.split(obs)
         features = self.encoder(leaves)
         critic = features if self.critic_encoder is None else self.critic_encoder(leaves)
@@ -77,11 +94,22 @@ class ActorCritic(nn.Module):
 
 
 class RecurrentActorCritic(nn.Module):
-    """Recurrent: sequences ``[T, N, ...]`` in, `PolicyOutput` out; actor and critic share the core."""
+    """Recurrent: sequences ``[T, N, ...]`` in, `PolicyOutput` out; actor and critic share the core.
+
+    Where observations name the group of their agent, `members` holds a whole network for each group; a
+    row's state is that of its own group's network.
+    """
 
     def __init__(self, spec: ObsSpec, action_spec: ActionSpec, config: "AgentConfig") -> None:
         super().__init__()
         self.spec = spec
+        self.members: nn.ModuleList | None = None
+        own, num_groups = split_group_leaf(spec)
+        if num_groups:
+            self.members = nn.ModuleList(
+                RecurrentActorCritic(own, action_spec, config) for _ in range(num_groups)
+            )
+            return
         self.encoder = _encoder(spec, config)
         kind = config.name if config.name in CORES else config.core
         self.core: RecurrentCore = CORES[kind](self.encoder.output_size, config.hidden_size)
@@ -89,12 +117,29 @@ class RecurrentActorCritic(nn.Module):
 
     def initial_state(self, num_rows: int) -> State:
         """Zeros ``[N, H]`` per part of the state."""
+        if self.members is not None:
+            first: RecurrentActorCritic = self.members[0]  # type: ignore[assignment]  # reason: a list of modules
+            return first.initial_state(num_rows)
         return self.core.initial_state(num_rows)
 
     def forward(self, obs: Any, state: State, starts: Tensor) -> PolicyOutput:
         """Encode all steps at once, then run the core along T."""
+        if self.members is not None:
+            found = [member(obs, state, starts) for member in self.members]
+            return _chosen(found, obs[GROUP_KEY])
         flat = {key: leaf.flatten(0, 1) for key, leaf in self.spec.split(obs).items()}
         features = self.encoder(flat).unflatten(0, starts.shape)
         hidden, state = self.core(features, state, starts)
         params, value = self.heads(hidden, hidden)
         return PolicyOutput(params, value, state, {})
+
+
+def _chosen(found: list[PolicyOutput], group: Tensor) -> PolicyOutput:
+    """Each row's own answer and state; `group` ``[T, N]`` is the same at all steps of a row."""
+    params = choose_group([output.dist_params for output in found], group, is_vector=True)
+    value = choose_group([output.value for output in found], group, is_vector=False)
+    state = {
+        name: choose_group([output.state[name] for output in found], group[-1], is_vector=True)
+        for name in found[0].state
+    }
+    return PolicyOutput(params, value, state, {})

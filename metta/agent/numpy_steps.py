@@ -175,6 +175,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.flatten: _flatten,
     torch.cat: _concatenate,
     torch.eq: np.equal,
+    torch.where: np.where,
 }
 
 METHODS: dict[str, Callable[..., Any]] = {

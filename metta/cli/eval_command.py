@@ -69,6 +69,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", help="write everything, each episode too, as JSON"
     )
     parser.add_argument(
+        "--replays",
+        metavar="DIR",
+        help="record an episode of each simulation; `metta replay` plays it",
+    )
+    parser.add_argument(
         "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
     )
 
@@ -84,24 +89,35 @@ def run(options: argparse.Namespace) -> int:
     store = PolicyStore(options.output)
     rows: list[Row] = []
     told: list[dict[str, Any]] = []
-    for uri in options.policies:
-        evaluated = _evaluate(uri, options, store)
+    for number, uri in enumerate(options.policies, 1):
+        evaluated = _evaluate(uri, number, options, store)
         rows += evaluated[0]
         told.append(evaluated[1])
     print(_table(rows))
     for one in told:
         for name, why in one["left_out"].items():
             print(f"{one['policy']} does not play {name}: {why}")
+        for path in one["replays"].values():
+            print(f"replay of {one['policy']}: {path}")
     _write(options, rows, told)
     return 0
 
 
 def _evaluate(
-    uri: str, options: argparse.Namespace, store: "PolicyStore"
+    uri: str, number: int, options: argparse.Namespace, store: "PolicyStore"
 ) -> tuple[list[Row], dict[str, Any]]:
     record = store.find(uri)
     evaluator = _evaluator(record, options, store)
-    results = evaluator.play(_loaded(uri, record, evaluator, store))
+    policy = _loaded(uri, record, evaluator, store)
+    results = evaluator.play(policy)
+    replays: dict[str, str] = {}
+    if options.replays is not None:
+        several = len(options.policies) > 1
+        folder = Path(options.replays) / f"policy_{number}" if several else Path(options.replays)
+        at = {"epoch": record.epoch, "agent_step": record.agent_step}
+        recorded = evaluator.record(policy, folder, **at, policy_uri=record.uri)
+        recorded.warn(record.epoch)
+        replays = recorded.files
     estimates = evaluator.statistics()
     missing = {name: scores.num_missing for name, scores in results.episodes.items()}
     for name in results.summary.category_scores:
@@ -113,7 +129,7 @@ def _evaluate(
     about = {"policy": uri, "uri": record.uri, "epoch": record.epoch}
     about |= {"agent_step": record.agent_step, "suite": evaluator.suite.to_dict()}
     scores = {name: found.to_dict() for name, found in estimates.items()}
-    return rows, {**about, "scores": scores, **results.to_dict()}
+    return rows, {**about, "scores": scores, "replays": replays, **results.to_dict()}
 
 
 def _evaluator(

@@ -35,7 +35,11 @@ COMMANDS = {
     "policies": Command("metta.cli.policies", "list saved policies"),
     "inspect": Command("metta.cli.inspect_command", "show what is inside a checkpoint or policy"),
     "eval": Command("metta.cli.eval_command", "play fresh episodes with saved policies"),
+    "replay": Command(
+        "metta.cli.replay_command", "play a recorded episode, or write it as a video"
+    ),
     "compare": Command("metta.cli.compare", "which runs are better, and how sure that is"),
+    "stats": Command("metta.cli.stats_command", "load event logs into a database, and ask it"),
     "export": Command("metta.cli.export_command", "write a policy as ONNX or torch.export file"),
     "certify": Command(
         "metta.cli.certify", "kill and resume a set-up, and see whether it is exact"

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,26 @@ from metta.loggers.event_log import Event, read_events
 from metta.store.safe_json import read_json
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["RunSummary", "summarize"]
+__all__ = [
+    "SILENT_SECONDS",
+    "UNREADABLE",
+    "RunSummary",
+    "last_score",
+    "seconds_since",
+    "shown_time",
+    "summarize",
+]
 
 _OUTCOMES = ("done", "stopped", "failed")
-_SILENT_SECONDS = 600.0
+SILENT_SECONDS = 600.0
 """A run on another host that wrote nothing for so long is not taken to be running."""
 _LOCKS = Path("/proc/locks")
 _LOCK = re.compile(r"^\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
 """A lock that is held; those who wait for it have an arrow before the kind."""
-_UNREADABLE = (
+UNREADABLE = (
     MettaError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError,
 )  # fmt: skip
+"""What files that are not as metta writes them may raise."""
 
 
 @dataclass
@@ -37,7 +46,7 @@ class RunSummary:
     env: str
     status: str
     """`running`, `done`, `stopped`, `failed`, `died` where it ended without a word, or `broken` where its
-    files cannot be read."""
+    files cannot be read; of a database `silent` where it did not end and nothing came lately."""
     epoch: int
     agent_step: int
     total_timesteps: int
@@ -50,6 +59,7 @@ class RunSummary:
     reason: str | None
     """Why it ended, or what is broken."""
     path: str
+    """Of its folder; of a database, its id there."""
 
 
 def summarize(folder: Path) -> RunSummary:
@@ -73,7 +83,7 @@ def summarize(folder: Path) -> RunSummary:
         ended = _read_events(folder / "events.jsonl", summary)
         summary.reason = None if ended is None else ended.get("reason")
         summary.status = _status(folder, summary, ended)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         summary.status = "broken"
         summary.reason = " ".join(f"{type(error).__name__}: {error}".split())
     return summary
@@ -91,10 +101,15 @@ def _read_events(file: Path, summary: RunSummary) -> dict[str, Any] | None:
             summary.reward = _finite(numbers.get("overview/reward"))
         elif event.kind in ("run_start", "run_end"):
             ended = event.payload if event.kind == "run_end" else None
-    found = [_finite(v) for k, v in numbers.items() if re.fullmatch(r"eval_.*/score", k)]
-    scores = [score for score in found if score is not None]
-    summary.score = sum(scores) / len(scores) if scores else None
+    summary.score = last_score(numbers)
     return ended
+
+
+def last_score(metrics: Mapping[str, Any]) -> float | None:
+    """Mean of the categories' scores in a row of metrics; None where it has none."""
+    found = [_finite(v) for k, v in metrics.items() if re.fullmatch(r"eval_.*/score", k)]
+    scores = [score for score in found if score is not None]
+    return sum(scores) / len(scores) if scores else None
 
 
 def _finite(number: Any) -> float | None:
@@ -114,11 +129,21 @@ def _status(folder: Path, summary: RunSummary, ended: dict[str, Any] | None) -> 
 def _updated(folder: Path) -> str:
     for file in (folder / "events.jsonl", folder):
         try:
-            changed = datetime.datetime.fromtimestamp(file.stat().st_mtime)
+            return shown_time(file.stat().st_mtime)
         except OSError:
             continue
-        return changed.isoformat(sep=" ", timespec="seconds")
     return "-"
+
+
+def seconds_since(moment: float) -> float:
+    """How long ago something was, perhaps by another computer's clock; never negative."""
+    return max(time.time() - moment, 0.0)
+
+
+def shown_time(seconds: float) -> str:
+    """A moment, given in seconds since 1970, as people here write it."""
+    moment = datetime.datetime.fromtimestamp(seconds)
+    return moment.isoformat(sep=" ", timespec="seconds")
 
 
 def _events(file: Path) -> Iterable[Event]:
@@ -133,7 +158,7 @@ def _is_at_work(folder: Path) -> bool:
         pid = int(about["pid"])
         if about["host"] != socket.gethostname():
             # nobody can ask for its processes from here
-            return time.time() - (folder / "events.jsonl").stat().st_mtime < _SILENT_SECONDS
+            return seconds_since((folder / "events.jsonl").stat().st_mtime) < SILENT_SECONDS
         return _is_alive(pid) and _is_locked(file, pid) is not False
     except (UnsafeFileError, OSError, ValueError, KeyError, TypeError, OverflowError):
         return False

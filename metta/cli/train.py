@@ -12,6 +12,7 @@ from metta.cli.plot import draw_learning_curve
 from metta.errors import ConfigError, MettaError
 from metta.loggers.history import metric_rows
 from metta.rl.components.trainer import Trainer
+from metta.rl.replay_file import list_replays
 from metta.secrets import scrub
 from metta.store.checkpoint_files import list_checkpoints
 from metta.store.run_directory import RunDirectory
@@ -82,6 +83,8 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, *, is_stopped: bool) 
     if record is not None:
         print(f"the policy is in {record.uri.removeprefix('file://')}")
     print(f"settings, metrics and events are in {run.path}")
+    if list_replays(run.replay_dir):
+        print(f"watch what it does: metta replay {run.path}")
     try:
         curve = draw_learning_curve(run.curve_file, learning_curve(run.events_file), env)
         print(f"drew the learning curve to {curve}")

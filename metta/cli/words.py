@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_PRESET", "WORDS_HELP", "Words", "join_dotted", "resolve_words", "sort_words"]
 
-DEFAULT_PRESET = "cartpole"
+DEFAULT_PRESET = "grid"
 """What is trained where neither preset nor file nor environment is named."""
 
 WORDS_HELP = (
-    "a preset or Gymnasium id (default: cartpole, where no file or env is given), YAML files, and settings "
+    "a preset or Gymnasium id (default: grid, where no file or env is given), YAML files, and settings "
     "such as lr=1e-3 or --trainer.ppo.clip-coef 0.1; later ones win"
 )
 """Help of the words of a command."""

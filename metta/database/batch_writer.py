@@ -73,8 +73,8 @@ def write_events(
     log_id: int,
     name_ids: Mapping[str, int],
     unnamed: str,
-) -> tuple[int, int]:
-    """Write what is new in a batch; returns how many events and how many rows of facts.
+) -> tuple[int, int, int]:
+    """Write what is new in a batch; returns how many events, rows of facts and events of unknown kinds.
 
     An event that is there already, with the same time, is passed over; with another time it is a
     `DatabaseError`. Runs that nobody named get the name `unnamed`.
@@ -91,7 +91,8 @@ def write_events(
     for name, rows in pending.rows.items():
         _insert(connection, METADATA.tables[name], rows)
     _update_runs(connection, new, run_ids)
-    return len(new), sum(len(rows) for rows in pending.rows.values()) - len(new)
+    num_rows = sum(len(rows) for rows in pending.rows.values()) - len(new)
+    return len(new), num_rows, sum(not found.is_known for found in new)
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:

@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from sqlalchemy import Connection
 
 from metta.database import queries
-from metta.database.connection import database_errors, open_engine, shown
+from metta.database.connection import OpenDatabase, database_errors
 from metta.database.migrations import check_version
 
 __all__ = ["StatsReader"]
 
 
-class StatsReader:
+class StatsReader(OpenDatabase):
     """Asks a statistics database; never writes to it.
 
         with StatsReader("runs/statistics.sqlite") as reader:
@@ -25,17 +24,12 @@ class StatsReader:
     """
 
     def __init__(self, url: str, *, wait_seconds: float = 30.0) -> None:
-        self._engine = open_engine(url, writes=False, wait_seconds=wait_seconds)
+        super().__init__(url, writes=False, wait_seconds=wait_seconds)
         try:
             check_version(self._engine)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def url(self) -> str:
-        """The database's address, without its password."""
-        return shown(self._engine.url)
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -98,17 +92,7 @@ class StatsReader:
         with self.connect() as connection:
             return queries.policies_of(connection, run)
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
-
-    def __enter__(self) -> "StatsReader":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def replays(self, run: str | None = None) -> list[queries.ReplayEntry]:
+        """Replays that were recorded, by one run or by all."""
+        with self.connect() as connection:
+            return queries.replays_of(connection, run)

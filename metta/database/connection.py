@@ -1,10 +1,11 @@
 """How a database is named, reached and shown."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 
@@ -13,6 +14,7 @@ from metta.loggers.plain_json import to_json
 from metta.secrets import resolve, scrub
 
 __all__ = [
+    "OpenDatabase",
     "database_errors",
     "database_url",
     "is_sqlite",
@@ -53,6 +55,33 @@ def shown(url: URL) -> str:
     return scrub(url.render_as_string(hide_password=True))
 
 
+class OpenDatabase:
+    """Holds connections to a database; whoever opens it closes it, or uses it with `with`."""
+
+    def __init__(self, url: str, *, writes: bool, wait_seconds: float) -> None:
+        self._engine = open_engine(url, writes=writes, wait_seconds=wait_seconds)
+
+    @property
+    def url(self) -> str:
+        """The database's address, without its password."""
+        return shown(self._engine.url)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
 def is_sqlite(bind: Engine | Connection) -> bool:
     """Whether this is a SQLite file."""
     return bind.dialect.name == "sqlite"
@@ -62,7 +91,7 @@ def open_engine(url: str, *, writes: bool, wait_seconds: float = 30.0) -> Engine
     """An engine for a database that need not be there yet; whoever opens it disposes of it.
 
     With `writes`, each transaction takes SQLite's write lock as it begins, so none fails in its middle;
-    it waits up to `wait_seconds` for others.
+    it waits up to `wait_seconds` for others. Without, the database refuses to be changed.
     """
     address = database_url(url)
     options: dict[str, Any] = {"json_serializer": to_json, "hide_parameters": True}
@@ -70,6 +99,8 @@ def open_engine(url: str, *, writes: bool, wait_seconds: float = 30.0) -> Engine
         if address.database in (None, "", ":memory:"):
             raise ConfigError("a database in memory is gone at the end; give the path of a file")
         options["connect_args"] = {"timeout": wait_seconds}
+        if not writes:
+            options["creator"] = _read_only(Path(str(address.database)), wait_seconds)
     else:
         options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
         options["pool_pre_ping"] = True
@@ -83,6 +114,16 @@ def open_engine(url: str, *, writes: bool, wait_seconds: float = 30.0) -> Engine
     if is_sqlite(engine):
         _prepare_sqlite(engine, "BEGIN IMMEDIATE" if writes else "BEGIN")
     return engine
+
+
+def _read_only(file: Path, wait_seconds: float) -> Callable[[], sqlite3.Connection]:
+    """How a SQLite file is opened so that nothing can change it; it must be there."""
+
+    def connect() -> sqlite3.Connection:
+        address = f"{file.absolute().as_uri()}?mode=ro"
+        return sqlite3.connect(address, uri=True, timeout=wait_seconds, check_same_thread=False)
+
+    return connect
 
 
 def _prepare_sqlite(engine: Engine, begin: str) -> None:

@@ -34,6 +34,11 @@ class EventRows:
     payload: Mapping[str, Any] | None = None
     """What no table takes."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether metta knows events of this kind; of others the payload is kept, and nothing else."""
+        return self.event.kind in _READERS
+
 
 def rows_of(event: Event) -> EventRows:
     """What an event means; a `ValueError` says why it cannot be one of ours."""
@@ -159,6 +164,17 @@ def _policy(event: Event, payload: Mapping[str, Any]) -> EventRows:
     return EventRows(event, {"policies": [row]})
 
 
+def _replay(event: Event, payload: Mapping[str, Any]) -> EventRows:
+    row = {
+        **_moment(payload),
+        "simulation": _text(payload.get("simulation"), "simulation"),
+        "uri": _text(payload.get("uri"), "uri"),
+        "policy_uri": _optional_text(payload.get("policy_uri"), "policy_uri"),
+        "time": event.time,
+    }
+    return EventRows(event, {"replays": [row]})
+
+
 def _heartbeat(event: Event, payload: Mapping[str, Any]) -> EventRows:
     numbers = {name: value for name, value in payload.items() if name != "run_id"}
     moment = {name: _optional_count(numbers.get(name)) for name in ("epoch", "agent_step")}
@@ -232,6 +248,8 @@ _READERS: dict[str, Callable[[Event, Mapping[str, Any]], EventRows]] = {
     "episodes": _episodes,
     "evaluation": _evaluation,
     "policy": _policy,
+    "replay": _replay,
     "heartbeat": _heartbeat,
+    "sink_failure": _keep,
 }
-"""Kinds that have tables; of others the payload is kept."""
+"""Kinds that metta writes; of others the payload is kept."""

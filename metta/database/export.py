@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, Connection, Double, Integer, Select, select
+from sqlalchemy import JSON, Connection, Double, Integer, Select, func, select, table
 
 from metta.database.queries import find_run
 from metta.database.schema import METADATA, VIEWS
 from metta.errors import ConfigError, DatabaseError, MissingExtraError, did_you_mean
 from metta.files import atomic_write
 
-__all__ = ["export_query", "export_table", "table_names"]
+__all__ = ["export_query", "export_table", "table_names", "table_sizes"]
 
 _CHUNK = 10_000
 _KINDS = (".csv", ".parquet")
@@ -23,6 +23,12 @@ _KINDS = (".csv", ".parquet")
 def table_names() -> list[str]:
     """Tables and views that can be exported."""
     return sorted([*METADATA.tables, *VIEWS])
+
+
+def table_sizes(connection: Connection) -> dict[str, int]:
+    """The number of rows of each table and view."""
+    counted = {name: select(func.count()).select_from(table(name)) for name in table_names()}
+    return {name: connection.execute(query).scalar_one() for name, query in counted.items()}
 
 
 def export_table(

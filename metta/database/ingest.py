@@ -3,22 +3,21 @@
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update
 
 from metta.database.batch_writer import insert_absent, name_ids_of, names_in, write_events
-from metta.database.connection import database_errors, open_engine, shown, sqlite_path
+from metta.database.connection import OpenDatabase, database_errors, sqlite_path
 from metta.database.log_reader import LogBatch, LogReader, Place
 from metta.database.migrations import migrate
 from metta.database.schema import METADATA, events, logs, runs
 from metta.errors import DatabaseError, DatabaseUnavailableError, EventLogError, MettaWarning
 
-__all__ = ["IngestReport", "Ingester"]
+__all__ = ["IngestReport", "Ingester", "logs_below"]
 
 _LOG_NAME = "events.jsonl"
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
@@ -31,6 +30,8 @@ class IngestReport:
     num_events: int = 0
     num_rows: int = 0
     """Rows of facts that the events brought: metrics, episodes, scores and others."""
+    num_unknown: int = 0
+    """Events among them of kinds that have no table; they are kept as they are."""
     problems: dict[str, str] = field(default_factory=dict)
     """Log -> why it could not be read to its end."""
 
@@ -38,10 +39,11 @@ class IngestReport:
         """Count what another report says too."""
         self.num_events += other.num_events
         self.num_rows += other.num_rows
+        self.num_unknown += other.num_unknown
         self.problems |= other.problems
 
 
-class Ingester:
+class Ingester(OpenDatabase):
     """Loads event logs into SQLite or PostgreSQL; logs are only read, and may be growing.
 
         with Ingester("runs/statistics.sqlite") as ingester:
@@ -53,30 +55,10 @@ class Ingester:
     """
 
     def __init__(self, url: str, *, wait_seconds: float = 30.0) -> None:
-        self._engine = open_engine(url, writes=True, wait_seconds=wait_seconds)
+        super().__init__(url, writes=True, wait_seconds=wait_seconds)
         self._ready: tuple[int, int] | None = None
         """Which database has the newest schema."""
         self._seen: dict[Path, tuple[int, int, int]] = {}
-
-    @property
-    def url(self) -> str:
-        """The database's address, without its password."""
-        return shown(self._engine.url)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
-
-    def __enter__(self) -> "Ingester":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def prepare(self) -> None:
         """Create the database's tables, or bring them to the newest schema; loading does so by itself."""
@@ -92,25 +74,29 @@ class Ingester:
         cannot be reached is a `DatabaseUnavailableError`.
         """
         report = IngestReport()
+        self._load(Path(log_path), report)
+        return report
+
+    def _load(self, path: Path, report: IngestReport) -> None:
+        """Load a log, and count in `report` what arrived, also where it cannot be read to its end."""
         try:
             self.prepare()
             with database_errors(self._engine, "cannot write to"):
-                self._ingest(Path(log_path), report)
+                self._ingest(path, report)
         except DatabaseUnavailableError:
             self._ready = None  # when it is back, it may be another one
             raise
-        return report
 
     def ingest_folder(self, folder: str | os.PathLike[str]) -> IngestReport:
-        """Load every log below a folder of runs; those that cannot be read are in the report."""
+        """Load every log below a folder of runs, or one log; those that fail are in the report."""
         report = IngestReport()
         self.prepare()
-        for path in sorted(Path(folder).rglob(_LOG_NAME)):
+        for path in logs_below(folder):
             try:
                 about = path.stat()
                 state = about.st_ino, about.st_size, about.st_mtime_ns
                 if self._seen.get(path) != state:
-                    report.add(self.ingest(path))
+                    self._load(path, report)
                     self._seen[path] = state
             except DatabaseUnavailableError:
                 self._seen.clear()
@@ -121,25 +107,28 @@ class Ingester:
 
     def watch(
         self,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         interval_seconds: float = 5.0,
         *,
         stop: threading.Event | None = None,
         on_round: Callable[[IngestReport], None] | None = None,
     ) -> IngestReport:
-        """Load every log below a folder again and again, until `stop` is set; returns the sum.
+        """Load every log below a folder, or several, again and again until `stop` is set; returns the sum.
 
         After `stop` there is one last round. A database that is away is tried again after a pause of
         0.5 s, doubled up to 30 s; warnings tell that it is away, and that it is back.
         """
         total, stop = IngestReport(), stop or threading.Event()
+        folders = [folder] if isinstance(folder, str | os.PathLike) else list(folder)
         warned: set[tuple[str, str]] = set()
         pauses = _pauses()
         is_away, is_last = False, False
         while not is_last:
             is_last = stop.is_set()
             try:
-                report = self.ingest_folder(folder)
+                report = IngestReport()
+                for place in folders:
+                    report.add(self.ingest_folder(place))
             except DatabaseUnavailableError as error:
                 if not is_away:
                     _warn(f"{error}; it is tried again until it works")
@@ -238,7 +227,7 @@ class Ingester:
             now = connection.execute(query).one_or_none()
             if now is None or _place_of(now) != place:
                 return None
-            num_events, num_rows = write_events(
+            counts = write_events(
                 connection,
                 batch.events,
                 log_id=mark.id,
@@ -247,7 +236,13 @@ class Ingester:
             )
             reached = {**vars(batch.end), "path": str(log.path.absolute())}
             connection.execute(update(logs).where(logs.c.id == mark.id).values(reached))
-        return IngestReport(num_events, num_rows)
+        return IngestReport(*counts)
+
+
+def logs_below(place: str | os.PathLike[str]) -> list[Path]:
+    """Event logs in a folder and all below it; a file is taken for a log."""
+    path = Path(place)
+    return [path] if path.is_file() else sorted(path.rglob(_LOG_NAME))
 
 
 _NOTHING_READ = {"bytes_read": 0, "lines_read": 0, "tail": ""}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection, Engine, inspect, select, text, update
 
 from metta.database.connection import database_errors, shown, sqlite_path
-from metta.database.schema import METADATA, SCHEMA_VERSION, VIEWS, schema_version
+from metta.database.schema import METADATA, SCHEMA_VERSION, VIEWS, replays, schema_version
 from metta.errors import DatabaseError
 from metta.files import make_folders
 
@@ -110,6 +110,11 @@ def _to_version_2(connection: Connection) -> None:
     _create_views(connection)
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {2: _to_version_2}
+def _to_version_3(connection: Connection) -> None:
+    """Replays have a table; events of them that are there already stay among the events."""
+    replays.create(connection)
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {2: _to_version_2, 3: _to_version_3}
 """Version -> how a database of the version before becomes one. A fresh database is created at once in the
 newest version; a test compares the two ways."""

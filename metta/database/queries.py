@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, Table, func, select
 
 from metta.database.schema import (
     VIEWS,
@@ -15,6 +15,7 @@ from metta.database.schema import (
     metric_names,
     metric_values,
     policies,
+    replays,
     runs,
 )
 from metta.errors import DatabaseError, did_you_mean
@@ -25,6 +26,7 @@ __all__ = [
     "EpisodeRecord",
     "MetricPoint",
     "PolicyEntry",
+    "ReplayEntry",
     "RunRecord",
     "SimulationScore",
     "StatisticMean",
@@ -40,6 +42,7 @@ __all__ = [
     "metric_names_of",
     "metric_rows_of",
     "policies_of",
+    "replays_of",
     "simulation_scores",
     "suite_scores",
 ]
@@ -85,15 +88,16 @@ class EpisodeRecord:
 
 @dataclass(frozen=True)
 class StatisticMean:
-    """Mean of a statistic over *all* episodes of a run."""
+    """Mean of a statistic over the episodes of a run that reported it."""
 
     name: str
     mean: float
-    """Sum / `samples`: an episode that did not report the statistic counts as 0."""
+    """Sum / `samples`, as in the trainer's own metrics; NaN where there are none. Numbers that were not
+    finite are left out, where a row of the trainer is NaN."""
     samples: int
-    """Episodes, without those that reported NaN."""
-    reported: int
-    """Episodes that reported a finite number."""
+    """Finite numbers that were reported."""
+    episodes: int
+    """All episodes of the run, whether they reported it or not."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,19 @@ class PolicyEntry:
     epoch: int
     agent_step: int
     uri: str
+    time: float
+
+
+@dataclass(frozen=True)
+class ReplayEntry:
+    """A recorded episode of a simulation."""
+
+    run: str
+    epoch: int
+    agent_step: int
+    simulation: str
+    uri: str
+    policy_uri: str | None
     time: float
 
 
@@ -248,28 +265,27 @@ def episodes_of(connection: Connection, run: str) -> list[EpisodeRecord]:
 
 
 def episode_means(connection: Connection, run: str) -> list[StatisticMean]:
-    """Mean of every statistic over the episodes of a run; means divide by samples, not by rows found."""
+    """Mean of every statistic over the episodes of a run that reported it."""
     run_id = _id_of(connection, run)
     own = [episodes.c.episode_return, episodes.c.episode_length]
     parts = [part for column in own for part in (func.sum(column), func.count(column))]
     query = select(func.count(), *parts).where(episodes.c.run_id == run_id)
     number, *found = connection.execute(query).one()
     means = [
-        _mean(column.name, total, count, count)
+        _mean(column.name, total, count, number)
         for column, total, count in zip(own, found[::2], found[1::2], strict=True)
         if count
     ]
     value = episode_values.c.value
     others: Select[Any] = (
-        select(metric_names.c.name, func.sum(value), func.count(value), func.count())
+        select(metric_names.c.name, func.sum(value), func.count(value))
         .join(metric_names, metric_names.c.id == episode_values.c.name_id)
         .where(episode_values.c.run_id == run_id)
         .group_by(metric_names.c.name)
         .order_by(metric_names.c.name)
     )
-    for name, total, finite, rows in connection.execute(others):
-        means.append(_mean(name, total, max(number, rows) - (rows - finite), finite))
-    return means
+    reports = connection.execute(others)
+    return [*means, *(_mean(name, total, count, number) for name, total, count in reports)]
 
 
 def simulation_scores(connection: Connection, run: str | None = None) -> list[SimulationScore]:
@@ -289,13 +305,12 @@ def suite_scores(connection: Connection, run: str | None = None) -> list[SuiteSc
 
 def policies_of(connection: Connection, run: str | None = None) -> list[PolicyEntry]:
     """Policies that were saved, by one run or by all."""
-    names = "epoch", "agent_step", "uri", "time"
-    query = select(runs.c.run, *(policies.c[name] for name in names))
-    query = query.join(runs, runs.c.id == policies.c.run_id)
-    if run is not None:
-        query = query.where(runs.c.run == run)
-    query = query.order_by(policies.c.run_id, policies.c.sequence)
-    return [PolicyEntry(*row) for row in connection.execute(query)]
+    return [PolicyEntry(**row) for row in _entries(connection, policies, run)]
+
+
+def replays_of(connection: Connection, run: str | None = None) -> list[ReplayEntry]:
+    """Replays that were recorded, by one run or by all."""
+    return [ReplayEntry(**row) for row in _entries(connection, replays, run)]
 
 
 def heartbeat_times(connection: Connection, run: str) -> list[float]:
@@ -311,6 +326,16 @@ def _id_of(connection: Connection, run: str) -> int:
     return int(found)
 
 
+def _entries(connection: Connection, table: Table, run: str | None) -> Iterable[dict[str, Any]]:
+    """Rows of a table with the run's id for its number, in the order of the log."""
+    columns = [column for column in table.c if column.name not in ("run_id", "sequence")]
+    query = select(runs.c.run, *columns).join(runs, runs.c.id == table.c.run_id)
+    if run is not None:
+        query = query.where(runs.c.run == run)
+    for row in connection.execute(query.order_by(table.c.run_id, table.c.sequence)).mappings():
+        yield dict(row)
+
+
 def _scores(connection: Connection, view: str, run: str | None) -> Iterable[dict[str, Any]]:
     shape: Select[Any] = VIEWS[view]
     shown = shape.subquery(view)
@@ -321,9 +346,9 @@ def _scores(connection: Connection, view: str, run: str | None) -> Iterable[dict
         yield {**found, "score": _nan(row["score"])}
 
 
-def _mean(name: str, total: float | None, samples: int, reported: int) -> StatisticMean:
-    mean = math.nan if not samples else (total or 0.0) / samples
-    return StatisticMean(name, mean, samples, reported)
+def _mean(name: str, total: float | None, samples: int, num_episodes: int) -> StatisticMean:
+    mean = math.nan if total is None or not samples else total / samples
+    return StatisticMean(name, mean, samples, num_episodes)
 
 
 def _nan(value: float | None) -> float:

@@ -38,12 +38,13 @@ __all__ = [
     "metric_names",
     "metric_values",
     "policies",
+    "replays",
     "runs",
     "schema_version",
     "simulation_scores",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version that this code reads and writes."""
 
 METADATA = MetaData()
@@ -193,6 +194,17 @@ simulation_scores = _event_table(
 )
 """Scores of an evaluation; a simulation is named ``category/simulation``."""
 
+replays = _event_table(
+    "replays",
+    Column("epoch", BigInteger, nullable=False),
+    Column("agent_step", BigInteger, nullable=False),
+    Column("simulation", Text, nullable=False),
+    Column("uri", Text, nullable=False),
+    Column("policy_uri", Text),
+    Column("time", Double, nullable=False),
+)
+"""Episodes of simulations that were recorded to be watched."""
+
 heartbeats = _event_table(
     "heartbeats",
     Column("time", Double, nullable=False),
@@ -203,7 +215,7 @@ heartbeats = _event_table(
 """Signs of life; `numbers` is all that they said."""
 
 REWOUND = (
-    epochs, metric_values, episodes, episode_values, policies, evaluations, simulation_scores,
+    epochs, metric_values, episodes, episode_values, policies, evaluations, simulation_scores, replays,
 )  # fmt: skip
 """Tables whose rows of later epochs do not count any more when a run goes on from an earlier one."""
 

@@ -1,7 +1,8 @@
 """From the id of an environment to what makes it.
 
 ``CartPole-v1`` and ``module:Env-v0`` are gymnasium's, ``pettingzoo:mpe2.simple_spread_v3`` is the parallel
-environment of a module, and ``grid/gather`` a task of the grid world that comes with metta.
+environment of a module, ``mettagrid:arena_small`` a world of mettagrid, and ``grid/gather`` a task of the
+grid world that comes with metta.
 """
 
 import functools
@@ -13,6 +14,7 @@ import gymnasium
 
 from metta.envs.agents_env import AgentsEnv, is_parallel_env
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
+from metta.envs.mettagrid_env import WORLDS, make_mettagrid, require_mettagrid
 from metta.envs.row_spec import EnvFactory, GymEnv
 from metta.errors import ConfigError, EnvError, did_you_mean
 from metta.secrets import resolve_all
@@ -20,7 +22,7 @@ from metta.secrets import resolve_all
 __all__ = ["check_env_id", "factory_of", "factory_of_id", "is_grid_id", "make_grid"]
 
 _GRID = "grid/"
-_PETTINGZOO = "pettingzoo"
+_PETTINGZOO, _METTAGRID = "pettingzoo", "mettagrid"
 
 
 def check_env_id(env_id: str) -> None:
@@ -41,6 +43,8 @@ def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
     module, _, name = env_id.rpartition(":")
     if module == _PETTINGZOO:
         return factory_of(_parallel_factory(name), kwargs)
+    if module == _METTAGRID:
+        return factory_of(functools.partial(make_mettagrid, _world_config(name)), kwargs)
     try:
         if module:
             importlib.import_module(module)
@@ -68,6 +72,23 @@ def _parallel_factory(module: str) -> Callable[..., Any]:
         raise EnvError(
             f"{_PETTINGZOO}:{module} is no module with a parallel_env: {error}; give its full name, "
             f"e.g. {_PETTINGZOO}:mpe2.simple_spread_v3, and install it (pip install mpe2)"
+        ) from error
+    return make
+
+
+def _world_config(name: str) -> Callable[..., Any]:
+    """What makes the ``MettaGridConfig`` of a world of metta's, or of a function by its full name."""
+    require_mettagrid(name)
+    if name in WORLDS:
+        return WORLDS[name]
+    module, _, function = name.rpartition(".")
+    try:
+        make: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise EnvError(
+            f"there is no world {_METTAGRID}:{name}{did_you_mean(name, WORLDS)}; metta has "
+            f"{', '.join(f'{_METTAGRID}:{known}' for known in WORLDS)}, and a function that returns a "
+            f"MettaGridConfig goes by its full name, e.g. {_METTAGRID}:my_module.my_config"
         ) from error
     return make
 

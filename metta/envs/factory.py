@@ -1,5 +1,6 @@
 """From anything that names an environment to a `VecEnv`."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from metta.curriculum import Task
+from metta.envs.agent_groups import GroupedVecEnv, split_agent_groups
 from metta.envs.agents_env import AgentsSpace
 from metta.envs.agents_vec_env import AgentsVecEnv
 from metta.envs.env_ids import factory_of, factory_of_id, is_grid_id, make_grid
@@ -65,11 +67,37 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
 
     A `Task` is its environment with its arguments. Of a list of tasks, every environment plays each
     (`TaskedVecEnv`), as ``next_tasks`` says; `env_kwargs` are laid below their own arguments.
+
+    ``agent_groups`` among the arguments, e.g. ``[2, 1]``, is no argument of the environment: the sizes of
+    groups of its agents, which observations then name (`GroupedVecEnv`).
     """
-    kwargs = env_kwargs or {}
+    env, kwargs, sizes = _without_groups(env, env_kwargs or {})
     resolve_all(kwargs)  # here already: whoever asks hears of a missing one, and it is never shown
     if isinstance(env, VecEnv):
-        return env
+        return _grouped(env, sizes)
+    watching = {
+        "step_timeout_seconds": step_timeout_seconds,
+        "start_timeout_seconds": start_timeout_seconds,
+        "max_worker_restarts": max_worker_restarts,
+        "on_env_error": on_env_error,
+    }
+    made = _ungrouped(env, kwargs, num_envs, num_workers, num_groups, watching)
+    try:
+        return _grouped(made, sizes)
+    except BaseException:
+        made.close()
+        raise
+
+
+def _ungrouped(
+    env: Any,
+    kwargs: dict[str, Any],
+    num_envs: int,
+    num_workers: int,
+    num_groups: int,
+    watching: dict[str, Any],
+) -> VecEnv:
+    """A vectorised environment of anything but one; `watching` is how its workers are."""
     if isinstance(env, VectorEnv):
         _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
         return NativeVecEnv(env)
@@ -90,16 +118,37 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
     if num_workers == 0:
         made = SerialVecEnv(factories, num_groups)
     else:
-        made = MultiprocessVecEnv(
-            factories,
-            num_workers,
-            num_groups,
-            step_timeout_seconds=step_timeout_seconds,
-            start_timeout_seconds=start_timeout_seconds,
-            max_worker_restarts=max_worker_restarts,
-            on_env_error=on_env_error,
-        )
+        made = MultiprocessVecEnv(factories, num_workers, num_groups, **watching)
     return AgentsVecEnv(made) if isinstance(made.observation_space, AgentsSpace) else made
+
+
+def _grouped(env: VecEnv, sizes: tuple[int, ...]) -> VecEnv:
+    """The environment with groups of agents, where any are asked for."""
+    is_same = isinstance(env, GroupedVecEnv) and env.sizes == sizes
+    return env if is_same or not sizes else GroupedVecEnv(env, sizes)
+
+
+def _without_groups(
+    env: Any, kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any], tuple[int, ...]]:
+    """What is asked for but for groups of agents, and their sizes, which all tasks share."""
+    kwargs, sizes = split_agent_groups(kwargs)
+    is_list = isinstance(env, list | tuple)
+    given = list(env) if is_list else [env]
+    if not given or not all(isinstance(task, Task) for task in given):
+        return env, kwargs, sizes
+    split = [split_agent_groups(task.env_kwargs) for task in given]
+    found = {own or sizes for _, own in split}
+    if len(found) > 1:
+        raise ConfigError(
+            f"tasks have agent_groups of {sorted(map(list, found))}; all tasks of a curriculum need the "
+            "same ones, because one policy learns them all"
+        )
+    tasks = [
+        dataclasses.replace(task, env_kwargs=own)
+        for task, (own, _) in zip(given, split, strict=True)
+    ]
+    return (tasks if is_list else tasks[0]), kwargs, found.pop()
 
 
 def configured_vec_env(

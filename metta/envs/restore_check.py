@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from metta.envs.global_generators import global_generators_kept
 from metta.envs.gym_adapter import GymRows
 from metta.envs.random_actions import draw_action
 from metta.envs.row_arrays import RowArrays
@@ -164,7 +165,7 @@ class _Trial:
         """Why environments cannot be brought to a cut in this way; None where they can."""
         self._deadline = time.monotonic() + _SECONDS
         try:
-            with _global_generators_kept():
+            with global_generators_kept():
                 for factory in self._factories:
                     self._compare_cuts(factory, take)
         except (EnvError, StateError) as error:
@@ -266,21 +267,6 @@ def _distinct(factories: Sequence[EnvFactory]) -> list[EnvFactory]:
             key = (id(factory.func), *map(id, arguments))
         found.setdefault(key, factory)
     return list(found.values())
-
-
-@contextlib.contextmanager
-def _global_generators_kept() -> Iterator[None]:
-    """Trying environments must not move the generators that the whole process shares."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 (kept, not used)
-    torch = sys.modules.get("torch")
-    torch_state = None if torch is None else torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002 (see above)
-        if torch is not None:
-            torch.set_rng_state(torch_state)
 
 
 def _stir_global_generators() -> None:

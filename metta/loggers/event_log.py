@@ -36,7 +36,7 @@ class EventLog:
     """Appends events to a file; the numbers go on where an existing file ends.
 
         with EventLog(run_dir / "events.jsonl") as log:
-            log.append("metrics", {"loss": 0.5})
+            log.append("metrics", {"epoch": 1, "agent_step": 64, "metrics": {"loss": 0.5}})
 
     Each event is handed to the system at once, and `run_end` to the disk. A disk that fails does not
     stop a run: events wait in memory, a warning tells of it, and the next event tries again. May be

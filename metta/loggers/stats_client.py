@@ -9,7 +9,7 @@ __all__ = ["StatsClient"]
 
 
 class StatsClient:
-    """Records runs, epochs, episodes and evaluations as events; never opens a database.
+    """Records runs, epochs, episodes, evaluations and replays as events; never opens a database.
 
         client = StatsClient(event_log)
         run_id = client.create_run("cartpole", {"seed": 1})
@@ -77,6 +77,20 @@ class StatsClient:
         """A policy was saved."""
         payload = {"epoch": epoch, "agent_step": agent_step, "uri": uri}
         self._append("policy", run_id, payload)
+
+    def record_replay(
+        self,
+        *,
+        epoch: int,
+        agent_step: int,
+        simulation: str,
+        uri: str,
+        policy_uri: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        """An episode was recorded."""
+        payload = {"epoch": epoch, "agent_step": agent_step, "simulation": simulation, "uri": uri}
+        self._append("replay", run_id, {**payload, "policy_uri": policy_uri})
 
     def heartbeat(self, run_id: str, **numbers: float) -> None:
         """The run is alive."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from metta.errors import ConfigError, MissingExtraError
+from metta.errors import ConfigError, MettaError, MissingExtraError
 from metta.files import atomic_write_text
 from metta.loggers.sink import MetricRow
 from metta.secrets import scrub_all
 from metta.train.run_config import WandbConfig
 
-__all__ = ["WandbRun", "WandbSink", "close_wandb_run", "open_wandb_run"]
+__all__ = ["WandbRun", "WandbSink", "close_wandb_run", "open_wandb_run", "upload_replays"]
 
 _X_AXIS = "metric/agent_step"
 
@@ -163,6 +163,30 @@ def close_wandb_run(run: WandbRun | None, *, exit_code: int = 0) -> None:
         if wandb.run is None:
             wandb.teardown()
     _Environment.leave()
+
+
+def upload_replays(run: WandbRun, files: Mapping[str, str], about: Mapping[str, Any]) -> str:
+    """Log the replays of one epoch (simulation -> path) as an artifact; returns its ``wandb://`` URI.
+
+    In offline mode they wait in the run's folder for ``wandb sync``. `about` has the ``epoch``.
+    """
+    try:
+        import wandb  # an extra, and slow to import
+    except ImportError as error:
+        raise MissingExtraError("wandb", "wandb", "uploading replays") from error
+    name, alias = f"replay-{run.id}", f"epoch_{about['epoch']:06d}"
+    names = {simulation: Path(path).name for simulation, path in files.items()}
+    try:
+        artifact = wandb.Artifact(name, type="replay", metadata={**about, "files": names})
+        for path in files.values():
+            artifact.add_file(path, Path(path).name)
+        run.log_artifact(artifact, aliases=["latest", alias])
+    except (OSError, ValueError, wandb.Error) as error:
+        raise MettaError(
+            f"replays of epoch {about['epoch']} could not be uploaded: {error}"
+        ) from error
+    place = "/".join(part for part in (run.entity, run.project, name) if part)
+    return f"wandb://{place}:{alias}"
 
 
 @contextlib.contextmanager

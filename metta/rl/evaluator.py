@@ -1,6 +1,11 @@
 """`PolicyEvaluator`: scores of a policy on fresh episodes."""
 
 import dataclasses
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,9 +14,12 @@ from gymnasium.vector import VectorEnv
 from metta.agent.policy import Policy
 from metta.curriculum import Task
 from metta.envs.vec_env import VecEnv
-from metta.errors import ConfigError
+from metta.errors import ConfigError, MettaWarning, PolicyError
+from metta.rl.replay_file import replay_name, save_replay
 from metta.seeding import derive_seed
 from metta.sim.episode_scores import EpisodeScores
+from metta.sim.recording import record_episode
+from metta.sim.replay import Replay
 from metta.sim.scores import EvalRewardSummary
 from metta.sim.statistics import Estimate, estimate, mean_of_means
 from metta.sim.suite import Simulation, SuiteResults, run_suite
@@ -19,7 +27,7 @@ from metta.store.policy_store import PolicyStore
 from metta.train.run_config import EvaluationConfig
 from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig, find_suite
 
-__all__ = ["PolicyEvaluator", "estimates_of", "require_own_env"]
+__all__ = ["PolicyEvaluator", "Recorded", "estimates_of", "require_own_env"]
 
 _CATEGORY = "training"
 
@@ -44,6 +52,25 @@ def estimates_of(results: SuiteResults, *, seed: int = 0) -> dict[str, Estimate]
         strata = [results.episodes[name].returns for name in names]
         found[category] = estimate(mean_of_means, strata, seed=seed)
     return found
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Replays that were written, and those that could not be."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """Simulation -> path of its replay."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Simulation -> why there is none."""
+
+    def warn(self, epoch: int) -> None:
+        """Tell of what is missing; a replay is worth no more than that."""
+        for name, why in self.failures.items():
+            warnings.warn(
+                f"no replay of {name!r} at epoch {epoch}: {why}; scores and training are not concerned",
+                MettaWarning,
+                stacklevel=3,
+            )
 
 
 class PolicyEvaluator:
@@ -114,6 +141,56 @@ class PolicyEvaluator:
         skip = self.suite.skip_unfit
         self.results = run_suite(policy, simulations, seed=self.seed, skip_unfit=skip)
         return self.results
+
+    def record(
+        self,
+        policy: Policy,
+        folder: str | os.PathLike[str],
+        *,
+        epoch: int = 0,
+        agent_step: int = 0,
+        policy_uri: str | None = None,
+    ) -> Recorded:
+        """Write a replay of each simulation's first episode to a folder; whatever fails is only told of.
+
+        Each is played again in an environment of its own, with the seed that `play` has: see
+        `record_episode` for when it is the same episode to the bit.
+        """
+        about = {"epoch": epoch, "agent_step": agent_step, "policy_uri": policy_uri}
+        found = Recorded()
+        for name, config in self.suite.simulations.items():
+            try:
+                replay = self._recorded(policy, name, config, about)
+                if replay is not None:
+                    path = Path(folder).absolute() / replay_name(epoch, name)
+                    if str(path) in found.files.values():
+                        path = path.with_name(replay_name(epoch, name, is_taken=True))
+                    found.files[name] = str(save_replay(path, replay))
+            except Exception as error:  # noqa: BLE001  # a replay must not cost a run
+                found.failures[name] = f"{type(error).__name__}: {error}"
+        return found
+
+    def _recorded(
+        self, policy: Policy, name: str, config: SimulationConfig, about: Mapping[str, Any]
+    ) -> Replay | None:
+        simulation = self._simulation(name, config)
+        try:
+            return record_episode(
+                policy,
+                simulation.task,
+                seed=self.seed,
+                greedy=config.greedy,
+                npc_policy=simulation.npc_policy,
+                policy_agents_pct=config.policy_agents_pct,
+                max_seconds=config.max_seconds,
+                max_steps=self.config.replay_max_steps,
+                simulation=name,
+                **about,
+            )
+        except PolicyError:
+            if self.suite.skip_unfit:
+                return None
+            raise
 
     def statistics(self) -> dict[str, Estimate]:
         """Scores of the last evaluation with their intervals; see `estimates_of`."""

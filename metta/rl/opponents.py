@@ -51,7 +51,8 @@ class OpponentPool:
         self.fixed = [_frozen(policy) for policy in fixed]
         self.interval, self.size = interval, size
         self.past: list[Policy] = [] if fixed else [_frozen(learner)]
-        """Past selves, oldest first; before the first one was added, the learner as it began."""
+        """Past selves; before the first one was added, the learner as it began."""
+        self._num_past = len(self.past)
 
     @property
     def members(self) -> list[Policy]:
@@ -59,15 +60,23 @@ class OpponentPool:
         return [*self.fixed, *self.past]
 
     def begin_rollout(self, number: int, learner: Policy) -> None:
-        """Take the learner in, as it is now, at every multiple of the interval."""
-        if self.interval and number > 0 and number % self.interval == 0:
-            self.past = [*self.past, _frozen(learner)][-self.size :]
+        """Take the learner in, as it is now, at every multiple of the interval.
+
+        Where there is no room, it takes the place of the oldest past self, also in unfinished episodes;
+        the others stay where they are, so that everybody else keeps the opponent of the episode.
+        """
+        if not self.interval or number == 0 or number % self.interval:
+            return
+        place = self._num_past % self.size
+        self.past[place : place + 1] = [_frozen(learner)]
+        self._num_past += 1
 
     def state_dict(self) -> dict[str, Any]:
         """The weights of past selves, and digests of the fixed opponents'."""
         return {
             "fixed": [policy.parameter_hash() for policy in self.fixed],
             "past": [dict(policy.state_dict()) for policy in self.past],
+            "num_past": self._num_past,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -84,7 +93,7 @@ class OpponentPool:
             past.append(policy)
         if not (past or self.fixed):
             raise StateError("the saved opponents are none at all")
-        self.past = past
+        self.past, self._num_past = past, int(state["num_past"])
 
 
 def _frozen(policy: Policy) -> Policy:
@@ -271,12 +280,12 @@ class _Group:
         """Actions of all opponents, in the action space's units; learners' places are free."""
         playing = self.member[self._env_of]
         for number in np.unique(playing).tolist():
-            # every opponent's memory goes on in each policy it may meet; those who play act
-            policy = members[number]
-            rows = self.others
+            policy, is_playing = members[number], playing == number
             state = self._states.get(number)
             if state is None:
-                state = policy.initial_state(len(rows))
+                state = policy.initial_state(len(self.others))
+            # a memory has a place for every opponent; without one, only those who play need be asked
+            rows = self.others if state else self.others[is_playing]
             produced, state = EagerActor(policy).act(
                 {key: leaf[rows] for key, leaf in self.obs.items()},
                 state,
@@ -286,9 +295,8 @@ class _Group:
             )
             if state:
                 self._states[number] = state
-            mine = playing == number
             action = policy.action_spec.to_env(produced["action"].cpu().numpy())
-            self._actions[rows[mine]] = action[mine]
+            self._actions[self.others[is_playing]] = action[is_playing] if state else action
         return self._actions.copy()
 
     def state_dict(self) -> dict[str, Any]:

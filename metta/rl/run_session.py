@@ -54,10 +54,12 @@ def build_hooks(  # noqa: PLR0913  # all services by name
     logger: StatsLogger | None = None,
     wandb_run: Any = None,
     stats_client: Any = None,
+    replay_dir: str | os.PathLike[str] | None = None,
 ) -> list[TrainerHook]:
     """The three hooks as the configuration asks for them; those without anything to do are left out.
 
-    `checkpoint` is what the run goes on from; by default it is the newest of the `checkpointer`.
+    `checkpoint` is what the run goes on from; by default it is the newest of the `checkpointer`. Replays
+    go to `replay_dir`.
     """
     hooks: list[TrainerHook] = []
     saving = config.checkpoint
@@ -77,7 +79,15 @@ def build_hooks(  # noqa: PLR0913  # all services by name
         evaluation = config.evaluation
         if curriculum is not None:
             require_own_env(curriculum.task)
-        hooks.append(EvaluationHook(evaluation, curriculum, evaluator=evaluator, seed=config.seed))
+        hooks.append(
+            EvaluationHook(
+                evaluation,
+                curriculum,
+                evaluator=evaluator,
+                seed=config.seed,
+                replay_dir=replay_dir,
+            )
+        )
     if logger is not None or wandb_run is not None or stats_client is not None or config.verbose:
         hooks.append(
             MetricsHook(
@@ -123,7 +133,7 @@ class RunSession:
         self.directory = RunDirectory(run_dir)
         self.run_name = run_name or self.directory.name
         self._given_checkpoint_dir = checkpoint_dir
-        self.replay_dir = Path(replay_dir or self.directory.replay_dir)
+        self._given_replay_dir = replay_dir
         self.stats_dir = Path(stats_dir or self.directory.stats_dir)
         if isinstance(wandb_config, Mapping):
             wandb_config = WandbConfig(**wandb_config)
@@ -146,6 +156,12 @@ class RunSession:
         """The folder that was asked for, now or when the run began; else the usual one."""
         given = self._given_checkpoint_dir or self._about().get("checkpoint_dir")
         return Path(given or self.directory.checkpoint_dir)
+
+    @property
+    def replay_dir(self) -> Path:
+        """The folder that was asked for, now or when the run began; else the usual one."""
+        given = self._given_replay_dir or self._about().get("replay_dir")
+        return Path(given or self.directory.replay_dir)
 
     def open(self) -> None:
         """Take the run's lock; `RunLockedError` names the trainer that has it."""
@@ -201,6 +217,7 @@ class RunSession:
             logger=self._logger(trainer),
             wandb_run=self.wandb_run,
             stats_client=self.stats_client,
+            replay_dir=self.replay_dir,
         )
         for hook in hooks:
             parts.hooks.add(hook)
@@ -214,10 +231,13 @@ class RunSession:
         """What the settings do not say."""
         env, module = curriculum.task.env, parts.policy.module
         own_policy = not isinstance(module, ActorCritic | RecurrentActorCritic)
-        given = self._given_checkpoint_dir or self._about().get("checkpoint_dir")
+        stored = self._about()
+        given = self._given_checkpoint_dir or stored.get("checkpoint_dir")
+        replays = self._given_replay_dir or stored.get("replay_dir")
         return {
             "name": self.run_name,
             "checkpoint_dir": None if given is None else str(Path(given).absolute()),
+            "replay_dir": None if replays is None else str(Path(replays).absolute()),
             "own_environment": None if isinstance(env, str) else curriculum.task.name,
             "own_policy": type(module).__name__ if own_policy else None,
             "environments": None if self.promise is None else dataclasses.asdict(self.promise),

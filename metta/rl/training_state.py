@@ -137,6 +137,8 @@ class TrainerState:
     """The last scores; whoever evaluates hands them to `record_scores`."""
     eval_epoch: int | None = None
     """The epoch that they belong to."""
+    late_scores: EvalRewardSummary | None = None
+    """The newest scores that came from the background, of a policy of some epochs ago; not saved."""
     stats: StatsTracker = field(default_factory=StatsTracker)
     policies: PolicyTracker = field(default_factory=PolicyTracker)
     shared: dict[str, Any] = field(default_factory=dict)

@@ -17,6 +17,8 @@ class EvalRewardSummary:
     """
 
     simulation_scores: dict[str, float] = field(default_factory=dict)
+    lower_bound: float | None = None
+    """Lower end of the 95 % interval of `avg_category_score`: how policies are ranked; None: unknown."""
 
     @property
     def category_scores(self) -> dict[str, float]:
@@ -45,9 +47,12 @@ class EvalRewardSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"simulation_scores": dict(self.simulation_scores)}
+        found: dict[str, Any] = {"simulation_scores": dict(self.simulation_scores)}
+        return found if self.lower_bound is None else {**found, "lower_bound": self.lower_bound}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "EvalRewardSummary":
         """What `to_dict` gave."""
-        return cls({str(name): float(score) for name, score in data["simulation_scores"].items()})
+        scores = {str(name): float(score) for name, score in data["simulation_scores"].items()}
+        lower_bound = data.get("lower_bound")
+        return cls(scores, None if lower_bound is None else float(lower_bound))

@@ -18,6 +18,7 @@ __all__ = [
     "best_by_lower_bound",
     "estimate",
     "interquartile_mean",
+    "lower_bound_of",
     "mean_of_means",
     "missing_data",
     "pooled_interquartile_mean",
@@ -84,6 +85,25 @@ def estimate(statistic: Statistic, strata: Strata, *, seed: int = 0) -> Estimate
     ]
     low, high = _interval(np.concatenate(resampled))
     return Estimate(float(statistic(checked)), low, high, sum(map(len, checked)))
+
+
+def lower_bound_of(returns: Mapping[str, np.ndarray], *, seed: int = 0) -> float | None:
+    """Lower end of the interval of the mean over categories of ``category/simulation`` -> returns ``[n]``.
+
+    None where there is nothing to say: no simulation, one without returns, or returns that are no numbers.
+    """
+    if not returns or any(not len(one) or not np.isfinite(one).all() for one in returns.values()):
+        return None
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(returns):
+        places.setdefault(name.partition("/")[0], []).append(place)
+
+    def mean_of_categories(strata: Strata) -> np.ndarray:
+        means = [mean_of_means([strata[place] for place in own]) for own in places.values()]
+        found: np.ndarray = np.mean(means, axis=0)
+        return found
+
+    return estimate(mean_of_categories, list(returns.values()), seed=seed).low
 
 
 def probability_of_improvement(ours: Strata, others: Strata, *, seed: int = 0) -> Estimate:

@@ -8,12 +8,13 @@ from typing import Any
 from metta.agent.policy import Policy
 from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
+from metta.envs.global_generators import global_generators_kept
 from metta.envs.vec_env import VecEnv
 from metta.errors import EnvError, MettaWarning, PolicyError
 from metta.sim.episode_scores import EpisodeScores
-from metta.sim.global_generators import global_generators_kept
 from metta.sim.scores import EvalRewardSummary
 from metta.sim.simulation import run_episodes
+from metta.sim.statistics import lower_bound_of
 from metta.train.sim_config import SimulationConfig
 
 __all__ = ["Simulation", "SuiteResults", "run_suite", "unfit_spaces"]
@@ -42,8 +43,10 @@ class SuiteResults:
 
     @property
     def summary(self) -> EvalRewardSummary:
-        """Scores by simulation and category."""
-        return EvalRewardSummary({name: scores.mean for name, scores in self.episodes.items()})
+        """Scores by simulation and category, and how low the mean of the categories may be."""
+        means = {name: scores.mean for name, scores in self.episodes.items()}
+        returns = {name: scores.returns for name, scores in self.episodes.items()}
+        return EvalRewardSummary(means, lower_bound_of(returns))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         read_checkpoint,
         write_checkpoint,
     )
+    from metta.store.late_scores import add_late_score, read_late_scores
     from metta.store.policy_file import load_weights, save_policy
     from metta.store.policy_store import PolicyStore
     from metta.store.rollout_file import Rollout, load_rollout, save_rollout
@@ -21,10 +22,12 @@ __all__ = [
     "PolicyStore",
     "Rollout",
     "RunDirectory",
+    "add_late_score",
     "list_checkpoints",
     "load_rollout",
     "load_weights",
     "read_checkpoint",
+    "read_late_scores",
     "save_policy",
     "save_rollout",
     "write_checkpoint",
@@ -37,10 +40,12 @@ __getattr__, __dir__ = lazy_exports(  # who reads a rollout needs no environment
         "PolicyStore": "metta.store.policy_store",
         "Rollout": "metta.store.rollout_file",
         "RunDirectory": "metta.store.run_directory",
+        "add_late_score": "metta.store.late_scores",
         "list_checkpoints": "metta.store.checkpoint_files",
         "load_rollout": "metta.store.rollout_file",
         "load_weights": "metta.store.policy_file",
         "read_checkpoint": "metta.store.checkpoint_files",
+        "read_late_scores": "metta.store.late_scores",
         "save_policy": "metta.store.policy_file",
         "save_rollout": "metta.store.rollout_file",
         "write_checkpoint": "metta.store.checkpoint_files",

@@ -47,6 +47,7 @@ __all__ = [
     "CheckpointEntry",
     "check_file",
     "checkpoint_folders",
+    "epoch_of",
     "free_path",
     "list_checkpoints",
     "plain_metadata",
@@ -177,6 +178,14 @@ def checkpoint_folders(folder: str | os.PathLike[str]) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [path for _, path in sorted(found)]
+
+
+def epoch_of(path: Path) -> int:
+    """The epoch in the name of a checkpoint's folder; ValueError for other names."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise ValueError(f"{path.name!r} is no name of a checkpoint")
+    return int(match[1])
 
 
 def list_checkpoints(folder: str | os.PathLike[str]) -> list[CheckpointEntry]:

@@ -22,6 +22,7 @@ __all__ = [
     "manifest_of",
     "read_entry",
     "read_manifest",
+    "rank_of",
     "score_of",
     "sealed",
 ]
@@ -57,7 +58,16 @@ class CheckpointEntry:
 
 def score_of(metadata: Mapping[str, Any]) -> float | None:
     """The finite number under ``score``, if there is one; higher is better."""
-    found = metadata.get("score")
+    return _finite(metadata.get("score"))
+
+
+def rank_of(metadata: Mapping[str, Any]) -> float | None:
+    """By which the best policy is found: how low its score may be, or the score where that is unknown."""
+    lower_bound = _finite(metadata.get("lower_bound"))
+    return score_of(metadata) if lower_bound is None else lower_bound
+
+
+def _finite(found: Any) -> float | None:
     try:
         score = float(found) if isinstance(found, int | float) else math.nan
     except OverflowError:  # an integer beyond all floats

@@ -1,23 +1,22 @@
 """`PolicyStore`: saved policies, found by path, by URI or by run."""
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import nn
 
-from metta.agent.factory import as_policy, build_network, make_policy
+from metta.agent.factory import as_policy, make_policy
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
 from metta.envs.factory import make_vec_env
-from metta.errors import CheckpointError, ConfigError, PolicyError, UnsafeFileError
+from metta.errors import CheckpointError, PolicyError, UnsafeFileError
 from metta.store.checkpoint_files import (
     MANIFEST_FILE,
     POLICY_FILE,
@@ -27,19 +26,19 @@ from metta.store.checkpoint_files import (
     list_checkpoints,
     plain_metadata,
     read_entry,
-    score_of,
 )
+from metta.store.late_scores import with_late_scores
 from metta.store.policy_file import (
     FrozenPolicy,
     check_pin,
     load_weights,
-    policy_shapes,
     read_policy_manifest,
     save_policy,
 )
-from metta.store.retention import best_of
+from metta.store.rebuilding import agent_settings, rebuild_policy, require_fit
+from metta.store.retention import best_first, best_of
 from metta.store.safe_paths import NAME, check_name, path_of, plain_path, safe_join
-from metta.train.train_config import AgentConfig
+from metta.store.wandb_artifacts import download_policy
 
 __all__ = ["PolicyStore", "path_of", "record_of_checkpoint", "spaces_of"]
 
@@ -55,8 +54,8 @@ class PolicyStore:
         record = store.load(record.uri, env="CartPole-v1")       # record.policy acts
 
     A policy is named by ``file://...``, by a path (of a policy file, a checkpoint, a folder of
-    checkpoints or a run), or, where `root` is a folder of runs, by ``run:latest``, ``run:best`` or
-    ``run:v120`` (its epoch).
+    checkpoints or a run), by ``wandb://entity/project/artifact:version``, or, where `root` is a folder of
+    runs, by ``run:latest``, ``run:best`` or ``run:v120`` (its epoch).
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -88,8 +87,12 @@ class PolicyStore:
         return _record_of_file(target)
 
     def list(self) -> list[PolicyRecord]:
-        """Records of every readable policy here, by epoch; policies are not loaded."""
-        records = [record_of_checkpoint(entry) for entry in list_checkpoints(self.root)]
+        """Records of every readable policy here, by epoch; policies are not loaded.
+
+        A checkpoint that was scored after it was written has that score in its metadata.
+        """
+        entries = with_late_scores(self.root, list_checkpoints(self.root))
+        records = [record_of_checkpoint(entry) for entry in entries]
         for path in sorted(self.root.glob(f"*{_SUFFIX}")):
             try:
                 records.append(_record_of_file(path))
@@ -106,12 +109,8 @@ class PolicyStore:
         return best_of(self.list())
 
     def top(self, count: int) -> Sequence[PolicyRecord]:
-        """The records with the `count` highest scores, best first, the newer of equals before the older."""
-        newest_first = reversed(self.list())
-        scores = ((score_of(record.metadata), record) for record in newest_first)
-        scored = [(score, record) for score, record in scores if score is not None]
-        scored.sort(key=lambda pair: -pair[0])
-        return [record for _, record in scored[: max(count, 0)]]
+        """The `count` best records, as `best_first` orders them."""
+        return list(islice(best_first(self.list()), max(count, 0)))
 
     def find(self, uri: str | os.PathLike[str], *, sha256: str | None = None) -> PolicyRecord:
         """The record that a URI, path or selector names; the policy is not loaded.
@@ -125,7 +124,7 @@ class PolicyStore:
     def _find(self, uri: str) -> PolicyRecord:
         path = self._resolve(uri)
         if _is_checkpoint(path):
-            entry = read_entry(path)
+            (entry,) = with_late_scores(path.parent, [read_entry(path)])
             check_file(entry.policy_file)
             return record_of_checkpoint(entry)
         if path.is_dir():
@@ -145,14 +144,18 @@ class PolicyStore:
     ) -> PolicyRecord:
         """The record with its policy, rebuilt or put into `policy`.
 
-        `env` is anything that has or makes spaces: an id, an environment, a `VecEnv`. Built-in agents are
-        rebuilt from the settings in the file; a module of your own is passed as `policy`. `sha256` pins
-        the policy's file, as for `find`.
+        `env` is anything that has or makes spaces: an id, an environment, a `VecEnv`; without it, those in
+        the file are taken. Built-in agents are rebuilt from the settings in the file; a module of your own
+        is passed as `policy`. `sha256` pins the policy's file, as for `find`.
         """
         record = self.find(uri, sha256=sha256)
+        file = _file_of(record)
+        if env is None or isinstance(policy, Policy):
+            record.policy = rebuild_policy(file, policy, sha256=sha256)
+            return record
         record.policy = self._build(record, env, policy)
         try:
-            load_weights(_file_of(record), record.policy, sha256=sha256)
+            load_weights(file, record.policy, sha256=sha256)
         except PolicyError as error:
             if policy is not None or record.metadata.get("agent"):
                 raise
@@ -163,18 +166,13 @@ class PolicyStore:
         return record
 
     def _build(self, record: PolicyRecord, env: Any, policy: nn.Module | None) -> Policy:
-        if isinstance(policy, Policy):
-            return policy
-        if env is None:
-            raise PolicyError(
-                f"{record.uri!r} does not hold the spaces of its environment; load it with env= (an id or "
-                "an environment) or with policy= (a Policy of the same architecture)"
-            )
-        config, needed = _agent_config(record), spaces_of(env)
+        file, settings = _file_of(record), record.metadata.get("agent") or {}
+        # the defaults where the file has no settings, which the weights then have to fit
+        config, needed = agent_settings(file, settings), spaces_of(env)
         if policy is not None:
             return as_policy(policy, *needed, config, seed=0)
-        if record.metadata.get("agent"):  # the default is small
-            _require_fit(record, config, needed)
+        if settings:  # the default is small
+            require_fit(file, config, needed)
         return make_policy(*needed, config)
 
     def _resolve(self, uri: str) -> Path:
@@ -182,10 +180,12 @@ class PolicyStore:
         if selector:
             return path_of(self._select(uri, selector["run"], selector["which"]).uri)
         scheme, separator, _ = uri.partition("://")
+        if scheme == "wandb" and separator:
+            return download_policy(uri)
         if separator and scheme != "file":
             raise PolicyError(
                 f"{uri[:200]!r} has the scheme {scheme[:40]!r}; policies are read from file://..., from a "
-                "path, or by run:latest, run:best and run:v120"
+                "path, from wandb://..., or by run:latest, run:best and run:v120"
             )
         path = path_of(uri)
         try:
@@ -228,16 +228,6 @@ def _record_of_file(path: Path) -> PolicyRecord:
     return PolicyRecord(plain_path(path).as_uri(), name, epoch, agent_step, metadata)
 
 
-def _agent_config(record: PolicyRecord) -> AgentConfig:
-    """Settings kept in the file; the defaults where it has none, which the weights then have to fit."""
-    try:
-        return AgentConfig(**(record.metadata.get("agent") or {}))
-    except (TypeError, ValueError, ConfigError) as error:
-        raise PolicyError(
-            f"{record.uri!r} holds settings of no agent known here: {error}"
-        ) from error
-
-
 def _store_in(folder: Path) -> PolicyStore:
     """The store of a run's folder, or of a folder of policies."""
     inside = folder / "checkpoints"
@@ -272,26 +262,6 @@ def _inside(folder: Path, record: PolicyRecord, uri: str) -> PolicyRecord:
 def _file_of(record: PolicyRecord) -> Path:
     path = path_of(record.uri)
     return path / POLICY_FILE if path.is_dir() else path
-
-
-def _require_fit(
-    record: PolicyRecord,
-    config: AgentConfig,
-    needed: tuple[spaces.Space[Any], spaces.Space[Any]],
-) -> None:
-    """Refuse settings of a file that ask for more memory than the file has weights."""
-    shapes = policy_shapes(_file_of(record))
-    numbers = sum(math.prod(shape) for shape in shapes)
-    if config.num_layers <= len(shapes) and config.hidden_size <= min(numbers, 2**24):
-        with torch.device("meta"):  # shapes without memory
-            network = build_network(*needed, config, seed=0)
-        if sum(parameter.numel() for parameter in network.parameters()) <= numbers:
-            return
-    raise PolicyError(
-        f"{record.uri!r} does not fit: it holds {numbers} numbers, fewer than its agent has in this "
-        f"environment: "
-        f"{config.num_layers} layers of {config.hidden_size}"
-    )
 
 
 def _require(record: PolicyRecord | None, uri: str, why: str) -> PolicyRecord:

@@ -17,7 +17,7 @@ from metta.store.safe_json import brief
 from metta.store.safe_read import DTYPES, check_tensor_file
 from metta.train.train_config import AgentConfig
 
-__all__ = ["rebuild_policy"]
+__all__ = ["agent_settings", "rebuild_policy", "require_fit"]
 
 _MOST_HIDDEN = 2**24
 Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
@@ -43,12 +43,12 @@ def _built(path: Path, module: nn.Module | None) -> Policy:
             "version, or they are too large or of a rare kind); pass policy=Policy(module, "
             "observation_space, action_space), or use PolicyStore(...).load(uri, env)"
         )
-    needed, config = _spaces(path, manifest["spaces"]), _config(path, manifest["agent"])
+    needed, config = _spaces(path, manifest["spaces"]), agent_settings(path, manifest["agent"])
     try:
         if module is not None:
             built = Policy(module, *needed, config)
         elif manifest["built_in"]:
-            _require_fit(path, config, needed)
+            require_fit(path, config, needed)
             built = make_policy(*needed, config)
         else:
             raise PolicyError(
@@ -70,7 +70,8 @@ def _spaces(path: Path, data: dict[str, Any]) -> Spaces:
         raise PolicyError(f"{str(path)!r} holds unusable spaces: {error}") from error
 
 
-def _config(path: Path, settings: dict[str, Any]) -> AgentConfig:
+def agent_settings(path: Path, settings: dict[str, Any]) -> AgentConfig:
+    """Settings that a file has, as those of an agent; a `PolicyError` where they are none."""
     try:
         return AgentConfig(**settings)
     except (TypeError, ValueError, ConfigError) as error:
@@ -79,7 +80,7 @@ def _config(path: Path, settings: dict[str, Any]) -> AgentConfig:
         ) from error
 
 
-def _require_fit(path: Path, config: AgentConfig, needed: Spaces) -> None:
+def require_fit(path: Path, config: AgentConfig, needed: Spaces) -> None:
     """Refuse settings and spaces that ask for more memory than the file has weights."""
     shapes = policy_shapes(path)
     numbers = sum(math.prod(shape) for shape in shapes)

@@ -11,9 +11,10 @@ from metta.agent.policy_record import PolicyRecord
 from metta.errors import CheckpointError, MettaWarning
 from metta.files import TEMPORARY, remove_folders
 from metta.store.checkpoint_files import checkpoint_folders, verify_checkpoint
-from metta.store.checkpoint_manifest import MANIFEST_FILE, CheckpointEntry, read_entry, score_of
+from metta.store.checkpoint_manifest import MANIFEST_FILE, CheckpointEntry, rank_of, read_entry
+from metta.store.late_scores import with_late_scores
 
-__all__ = ["best_of", "prune_checkpoints"]
+__all__ = ["best_first", "best_of", "prune_checkpoints"]
 
 Scored = TypeVar("Scored", CheckpointEntry, PolicyRecord)
 
@@ -28,15 +29,17 @@ def prune_checkpoints(
     """Remove checkpoints that nobody asked to keep; returns their paths.
 
     Kept are the newest `keep_last`, those whose epoch is a multiple of `keep_every` (0: none), and the
-    one with the best score; and `newest`, which was just written and verified, perhaps below the epoch
-    of older ones that cannot be read. Damaged ones do not count, so that none that is whole has to go
-    for them; they stay, with a warning, until they are older than all that is kept. What a crash left
-    unfinished goes too. A failure is an OSError, and harms nothing that is kept.
+    one with the best score, its own or a late one; and `newest`, which was just written and verified,
+    perhaps below the epoch of older ones that cannot be read. Damaged ones do not count, so
+    that none that is whole has to go for them; they stay, with a warning, until they are older than all
+    that is kept. What a crash left unfinished goes too. A failure is an OSError, and harms nothing that
+    is kept.
     """
     unfinished = _unfinished(Path(folder))
     inspection = _Inspection(newest)
     named = [path for path in checkpoint_folders(folder) if path not in unfinished]
-    entries = inspection.entries_of(path for path in named if not path.is_symlink())
+    readable = inspection.entries_of(path for path in named if not path.is_symlink())
+    entries = with_late_scores(folder, readable)
     wanted = _wanted(entries, max(keep_last, 1), keep_every, inspection.is_sound)
     kept = {entry.path.name for entry in wanted} | inspection.trusted | inspection.damaged
     removed = [entry.path for entry in entries if entry.path.name not in kept]
@@ -52,14 +55,15 @@ def prune_checkpoints(
 
 
 def best_of(found: Sequence[Scored]) -> Scored | None:
-    """The checkpoint or record with the highest score, the newest of equals; None without scores."""
-    return next(_best_first(found), None)
+    """The checkpoint or record that is known to be best, the newest of equals; None without scores."""
+    return next(best_first(found), None)
 
 
-def _best_first(found: Sequence[Scored]) -> Iterator[Scored]:
-    scores = [(score_of(one.metadata), one) for one in reversed(found)]
-    scored = [(score, one) for score, one in scores if score is not None]
-    for _, one in sorted(scored, key=lambda pair: pair[0], reverse=True):
+def best_first(found: Sequence[Scored]) -> Iterator[Scored]:
+    """Those with a score, by how low it may be (`rank_of`), the newer of equals before the older."""
+    ranks = [(rank_of(one.metadata), one) for one in reversed(found)]
+    ranked = [(rank, one) for rank, one in ranks if rank is not None]
+    for _, one in sorted(ranked, key=lambda pair: pair[0], reverse=True):
         yield one
 
 
@@ -74,7 +78,7 @@ def _wanted(
     return [
         *islice(filter(is_sound, reversed(current)), keep_last),
         *(entry for entry in current if keep_every and entry.epoch % keep_every == 0),
-        *islice(filter(is_sound, _best_first(current)), 1),
+        *islice(filter(is_sound, best_first(current)), 1),
     ]
 
 

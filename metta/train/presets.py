@@ -21,6 +21,7 @@ __all__ = [
     "pendulum_config",
     "preset_for",
     "small_fast_config",
+    "spread_config",
 ]
 
 _ENV_ID = re.compile(r"-v\d+$|[:/]")
@@ -47,7 +48,7 @@ def cartpole_config() -> TrainingConfig:
 
 
 def grid_config() -> TrainingConfig:
-    """grid/gather: four agents learn to gather and deliver (12 and more an episode) within 400k steps."""
+    """grid/gather: four agents learn to gather and deliver (20 and more each) within 400k steps."""
     return apply_settings(
         TrainingConfig(experiment_name="grid"),
         {
@@ -56,13 +57,34 @@ def grid_config() -> TrainingConfig:
             "num_envs": 32,
             "horizon": 64,
             "update_epochs": 4,
-            "minibatch_size": 1024,
+            "num_minibatches": 8,
             "learning_rate": 3e-3,
             "lr_schedule": "linear",
             "gamma": 0.98,
             "gae_lambda": 0.9,
             "ent_coef": 0.003,
             "activation": "relu",
+            "replay_interval": 20,
+        },
+    )
+
+
+def spread_config() -> TrainingConfig:
+    """pettingzoo:mpe2.simple_spread_v3: three agents learn to spread out (-20 each) within 300k steps."""
+    return apply_settings(
+        TrainingConfig(experiment_name="spread"),
+        {
+            "env": "pettingzoo:mpe2.simple_spread_v3",
+            "total_timesteps": 300_000,
+            "num_envs": 16,
+            "horizon": 50,
+            "update_epochs": 8,
+            "num_minibatches": 4,
+            "learning_rate": 1.5e-3,
+            "lr_schedule": "linear",
+            "gamma": 0.95,
+            "ent_coef": 0.005,
+            "normalize_returns": True,
         },
     )
 
@@ -237,6 +259,7 @@ PRESETS: dict[str, Callable[[], TrainingConfig]] = {
     "cartpole": cartpole_config,
     "acrobot": acrobot_config,
     "grid": grid_config,
+    "spread": spread_config,
     "lunar_lander": lunar_lander_config,
     "pendulum": pendulum_config,
     "small_fast": small_fast_config,

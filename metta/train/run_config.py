@@ -3,8 +3,10 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from annotated_types import Gt, Le
+from annotated_types import Ge, Gt, Le
+from pydantic import model_validator
 
+from metta.train.agent_groups import agent_group_rules
 from metta.train.fields import (
     Count,
     Fraction,
@@ -14,6 +16,7 @@ from metta.train.fields import (
     Positive,
     config_class,
 )
+from metta.train.problems import raise_broken
 
 __all__ = [
     "CheckpointConfig",
@@ -38,7 +41,8 @@ class CurriculumConfig:
     env: str = "CartPole-v1"
     """Gymnasium id of the environment."""
     env_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Keyword arguments of the environment, e.g. ``{"gravity": -9.0}``."""
+    """Keyword arguments of the environment, e.g. ``{"gravity": -9.0}``; ``agent_groups`` among them, e.g.
+    ``[2, 1]``, gives groups of an environment's agents parameters of their own."""
     tasks: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Name of a task -> its keyword arguments, over `env_kwargs`; ``env`` among them is another id."""
     buckets: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -51,6 +55,11 @@ class CurriculumConfig:
     """Share of episodes that is spread over all open tasks, whatever their scores."""
     mastery_score: float = 0.0
     """`progressive`: smoothed score of a task at which the next one opens."""
+
+    @model_validator(mode="after")
+    def _groups_are_sizes(self) -> "CurriculumConfig":
+        raise_broken(agent_group_rules(self.env_kwargs))
+        return self
 
 
 @config_class
@@ -106,6 +115,10 @@ class EvaluationConfig:
     """Play in a process of its own while training goes on; scores then arrive some epochs later."""
     eval_timeout_seconds: Positive = 600.0
     """How long an evaluation in the background may take; at the end of a run it is waited for."""
+    replay_interval: Interval = 0
+    """Epochs between replays, one episode of each simulation; 0: none. One more at the end of the run."""
+    replay_max_steps: Annotated[int, Ge(1), Le(100_000)] = 5_000
+    """Steps after which the recording of an episode is cut off."""
 
 
 @config_class

@@ -71,9 +71,9 @@ def test_the_policy_can_be_read_back_when_a_run_was_saved(tmp_path: Path) -> Non
 def test_the_default_environment_is_used_when_only_settings_are_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["train", "total_timesteps=32", *TINY, "--eval-episodes", "0"]
+    arguments = ["train", "total_timesteps=128", *TINY, "--eval-episodes", "0"]
     assert main([*arguments, "--output", str(tmp_path)]) == 0
-    assert "training CartPole-v1 for 32 steps" in capsys.readouterr().out
+    assert "training grid/gather for 128 steps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_layers_and_options_mix_when_words_stand_between_them(
 @pytest.mark.parametrize(
     ("words", "env", "gamma"),
     [
-        ([], "CartPole-v1", 0.98),
-        (["seed=3"], "CartPole-v1", 0.98),
+        ([], "grid/gather", 0.98),
+        (["seed=3"], "grid/gather", 0.98),
         (["pendulum"], "Pendulum-v1", 0.9),
         (["Pendulum-v1"], "Pendulum-v1", 0.9),
         (["MountainCar-v0"], "MountainCar-v0", 0.99),

@@ -20,8 +20,10 @@ from metta.loggers.sink import MetricRow
 NUM_METRICS = 6
 
 
-def write_epochs(log: EventLog, first: int, last: int, *, shift: float = 0.0) -> None:
-    """Epochs ``first < e <= last``: three events each, and policies and scores at times."""
+def write_epochs(
+    log: EventLog, first: int, last: int, *, shift: float = 0.0, replays: bool = True
+) -> None:
+    """Epochs ``first < e <= last``: three events each, and policies, scores and replays at times."""
     client, logger = StatsClient(log), StatsLogger(event_log=log)
     for epoch in range(first + 1, last + 1):
         epoch_id = client.create_epoch(log.run_id, epoch - 1, epoch)
@@ -42,15 +44,27 @@ def write_epochs(log: EventLog, first: int, last: int, *, shift: float = 0.0) ->
             }
             client.record_evaluation(**where, scores=scores, policy_uri=f"file://policy-{epoch}")
             client.heartbeat(log.run_id, **where)
+            if replays:
+                uri = f"file://replay-{epoch}"
+                log.append(
+                    "replay", {"run_id": log.run_id, **where, "simulation": "run", "uri": uri}
+                )
     logger.close()
 
 
-def write_run(path: Path, epochs: int, *, name: str = "first", run_id: str | None = None) -> str:
+def write_run(
+    path: Path,
+    epochs: int,
+    *,
+    name: str = "first",
+    run_id: str | None = None,
+    replays: bool = True,
+) -> str:
     """A whole run; returns its id."""
     with EventLog(path, run_id) as log:
         client = StatsClient(log)
         client.create_run(name, {"seed": 1, "nested": {"a": [1, None]}})
-        write_epochs(log, 0, epochs)
+        write_epochs(log, 0, epochs, replays=replays)
         client.end_run(log.run_id, "enough", "done")
         return log.run_id
 
@@ -63,7 +77,15 @@ def dump(url: str) -> dict[str, list[tuple[Any, ...]]]:
         for view in ("metrics", "episode_metrics", "scores", "category_scores", "suite_scores"):
             rows = connection.execute(text(f"SELECT * FROM {view}"))
             found[view] = sorted(map(tuple, rows), key=repr)
-        for name in ("events", "epochs", "episodes", "policies", "evaluations", "heartbeats"):
+        for name in (
+            "events",
+            "epochs",
+            "episodes",
+            "policies",
+            "evaluations",
+            "replays",
+            "heartbeats",
+        ):
             table = METADATA.tables[name]
             columns = [c for c in table.c if c.name not in ("run_id", "log_id")]
             query = select(runs.c.run, *columns).join(runs, runs.c.id == table.c.run_id)

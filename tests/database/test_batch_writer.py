@@ -50,11 +50,11 @@ def test_nothing_is_written_when_the_transaction_is_not_committed(engine: Engine
         names = name_ids_of(connection, ["a"])
     with engine.connect() as connection:
         options = {"log_id": 1, "name_ids": names, "unnamed": "x"}
-        assert write_events(connection, [metrics_of(1, a=0.1)], **options) == (1, 1)
+        assert write_events(connection, [metrics_of(1, a=0.1)], **options) == (1, 1, 0)
         assert len(connection.execute(select(metric_values)).all()) == 1
         connection.rollback()
-        assert write_events(connection, [metrics_of(1, a=1e-300)], **options) == (1, 1)
+        assert write_events(connection, [metrics_of(1, a=1e-300)], **options) == (1, 1, 0)
         (row,) = connection.execute(select(metric_values))
         assert row.value == 1e-300
-        assert write_events(connection, [metrics_of(1, a=1e-300)], **options) == (0, 0)
+        assert write_events(connection, [metrics_of(1, a=1e-300)], **options) == (0, 0, 0)
         connection.rollback()

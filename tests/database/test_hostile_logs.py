@@ -106,6 +106,7 @@ def hostile_lines(text: str) -> list[bytes]:
         ("episodes", {"epoch_id": text, "stats": {text: [1.0, 2.0]}}),
         ("evaluation", {**where, "scores": {text: 1.0}, "policy_uri": text, "suite": text}),
         ("policy", {**where, "uri": text}),
+        ("replay", {**where, "uri": text, "simulation": text, "policy_uri": text}),
         ("heartbeat", {**where, text: text}),
         (text or "other", {text: text}),
         ("run_end", {"reason": text, "outcome": text}),
@@ -123,7 +124,7 @@ def test_rows_arrive_when_every_text_is_hostile(
         path = tmp_path / name / "events.jsonl"
         path.parent.mkdir()
         path.write_bytes(b"".join(hostile_lines(text)))
-        assert ingester.ingest(path).num_events == 8, name
+        assert ingester.ingest(path).num_events == 9, name
         assert ingester.ingest(path).num_events == 0, name
         found = dump(url)
         sizes = {
@@ -132,6 +133,7 @@ def test_rows_arrive_when_every_text_is_hostile(
             "episodes": 2,
             "scores": 1,
             "policies": 1,
+            "replays": 1,
             "heartbeats": 1,
         }
         assert {table: len(found[table]) for table in sizes} == {
@@ -146,7 +148,9 @@ def test_an_event_is_kept_whole_when_its_kind_is_unknown(
     with EventLog(path, run_id="r") as log:
         log.append("eclipse", {"of": "the moon", "parts": [1, {"a": None}]})
         log.append("sink_failure", {"sink": "wandb", "message": "no network"})
-    ingester.ingest(path)
+    report = ingester.ingest(path)
+    assert (report.num_events, report.num_rows, report.num_unknown) == (2, 0, 1)
+    assert ingester.ingest(path).num_unknown == 0
     kept = {row[3]: row[4] for row in dump(url)["events"]}
     assert kept == {event.kind: event.payload for event in read_events(path)}
 

@@ -33,13 +33,13 @@ def test_every_row_is_there_when_a_whole_run_was_loaded(
 ) -> None:
     run = write_run(log, 20)
     report = ingester.ingest(log)
-    assert report.num_events == len(list(read_events(log))) == 2 + 3 * 20 + 3 * 5
-    # an epoch: itself, metrics, episodes, a statistic; an evaluation: itself, scores, policy, heartbeat
-    assert report.num_rows == 20 * (1 + 6 + 2 + 1) + 5 * (1 + 3 + 1 + 1)
+    assert report.num_events == len(list(read_events(log))) == 2 + 3 * 20 + 4 * 5
+    # an epoch: itself, metrics, episodes, a statistic; an evaluation: itself, scores, and three more
+    assert report.num_rows == 20 * (1 + 6 + 2 + 1) + 5 * (1 + 3 + 1 + 1 + 1)
     found = dump(url)
     sizes = {"metrics": 120, "episode_metrics": 20, "epochs": 20, "episodes": 40, "policies": 5}
     sizes |= {"evaluations": 5, "scores": 15, "category_scores": 10, "suite_scores": 5}
-    sizes |= {"heartbeats": 5, "runs": 1, "events": 77}
+    sizes |= {"heartbeats": 5, "replays": 5, "runs": 1, "events": 82}
     assert {name: len(rows) for name, rows in found.items()} == sizes
     check_metrics(url, log, run)
 
@@ -120,7 +120,7 @@ def test_the_rest_is_loaded_when_the_place_in_the_log_is_not_known(
         write_epochs(writer, 6, 9)
     expected = clean_dump(tmp_path, log)
     log.write_text("".join(log.read_text().splitlines(keepends=True)[4:]))
-    assert ingester.ingest(log).num_events == 3 * 3 + 3
+    assert ingester.ingest(log).num_events == 3 * 3 + 4
     assert dump(url) == expected
 
 

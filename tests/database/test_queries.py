@@ -8,6 +8,7 @@ import pytest
 from metta.database import Ingester, StatsReader, queries
 from metta.errors import DatabaseError
 from metta.loggers import EventLog, StatsClient, StatsLogger
+from metta.rl.training_state import StatsTracker
 from metta.sim.scores import EvalRewardSummary
 
 SCORES = {"maze/small": 1.0, "maze/large": 4.0, "race/long/oval": 10.0}
@@ -35,25 +36,61 @@ def test_curves_and_latest_values_are_those_logged_when_metrics_come_and_go(
     assert reader.metric_curve("r", "unknown") == []
 
 
-def test_means_divide_by_episodes_when_some_did_not_report(
+def test_means_are_those_of_the_trainer_when_some_episodes_did_not_report(
+    ingester: Ingester, reader: StatsReader, log: Path
+) -> None:
+    reports = [
+        {"episode_return": [1.0, 2.0, 3.0], "episode_length": [4.0, 5.0, 9.0], "coins": [6.0]},
+        {"episode_return": [6.0], "episode_length": [7.0], "gems": [3.0]},
+    ]
+    tracker = StatsTracker()
+    with EventLog(log, "r") as writer:
+        client = StatsClient(writer)
+        for number, stats in enumerate(reports):
+            tracker.add_rollout_stats(stats)
+            client.record_episodes("r", client.create_epoch("r", number, number + 1), stats)
+    ingester.ingest(log)
+    means = {mean.name: mean for mean in reader.episode_means("r")}
+    assert {name: mean.mean for name, mean in means.items()} == tracker.summary()
+    assert means["coins"] == queries.StatisticMean("coins", 6.0, samples=1, episodes=4)
+    assert means["episode_return"] == queries.StatisticMean("episode_return", 3.0, 4, 4)
+
+
+def test_a_mean_leaves_out_what_is_no_number_when_episodes_reported_it(
     ingester: Ingester, reader: StatsReader, log: Path
 ) -> None:
     with EventLog(log, "r") as writer:
         client = StatsClient(writer)
-        returns = {"episode_return": [1.0, 2.0, 3.0], "episode_length": [4.0, 5.0, math.nan]}
-        client.record_episodes("r", client.create_epoch("r", 0, 1), {**returns, "coins": [6.0]})
-        returns = {"episode_return": [6.0], "episode_length": [7.0]}
-        client.record_episodes("r", client.create_epoch("r", 1, 3), {**returns, "odd": [math.nan]})
+        stats = {"episode_return": [1.0, math.nan, 3.0], "odd": [math.nan], "some": [math.inf, 2.0]}
+        client.record_episodes("r", client.create_epoch("r", 0, 3), stats)
     ingester.ingest(log)
     means = {mean.name: mean for mean in reader.episode_means("r")}
-    # coins: 6 in one of four episodes; a length and the only odd number were no numbers
-    assert means["episode_return"] == queries.StatisticMean("episode_return", 3.0, 4, 4)
-    assert means["coins"] == queries.StatisticMean("coins", 1.5, 4, 1)
-    assert means["episode_length"].mean == pytest.approx(16 / 3)
-    assert (means["odd"].mean, means["odd"].samples, means["odd"].reported) == (0.0, 3, 0)
+    assert (means["episode_return"].mean, means["episode_return"].samples) == (2.0, 2)
+    assert (means["some"].mean, means["some"].samples) == (2.0, 1)
+    assert math.isnan(means["odd"].mean)
+    assert (means["odd"].samples, means["odd"].episodes) == (0, 3)
     episodes = reader.episodes("r")
-    assert [(e.start_epoch, e.end_epoch) for e in episodes] == [(0, 1)] * 3 + [(1, 3)]
-    assert math.isnan(episodes[2].episode_length)
+    assert [(e.start_epoch, e.end_epoch) for e in episodes] == [(0, 3)] * 3
+    assert math.isnan(episodes[1].episode_return)
+
+
+def test_replays_are_listed_when_they_were_recorded_and_not_taken_back(
+    ingester: Ingester, reader: StatsReader, log: Path
+) -> None:
+    with EventLog(log, "r") as writer:
+        for epoch, policy in ((1, None), (2, "file://p"), (3, "file://q")):
+            where = {"run_id": "r", "epoch": epoch, "agent_step": 10 * epoch}
+            about = {"simulation": "maze/small", "uri": f"file://{epoch}", "policy_uri": policy}
+            writer.append("replay", {**where, **about})
+        StatsClient(writer).create_run("cart", from_epoch=2)
+    assert ingester.ingest(log).num_rows == 2
+    first, second = reader.replays("r")
+    assert (first.run, first.epoch, first.agent_step, first.policy_uri) == ("r", 1, 10, None)
+    assert (second.simulation, second.uri) == ("maze/small", "file://2")
+    assert second.policy_uri == "file://p"
+    assert second.time > 0
+    assert reader.replays() == [first, second]
+    assert reader.replays("another") == []
 
 
 def test_scores_equal_those_of_the_summary_when_simulations_have_categories(

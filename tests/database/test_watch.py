@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from event_logs import clean_dump, dump, write_run
 
-from metta.database import Ingester, IngestReport
+from metta.database import Ingester, IngestReport, ingest
 from metta.errors import MettaWarning
 
 
@@ -67,10 +67,8 @@ def test_only_logs_that_changed_are_opened_when_a_folder_is_loaded_again(
     for log in logs:
         write_run(log, 1)
     opened: list[Path] = []
-    original = Ingester.ingest
-    monkeypatch.setattr(
-        Ingester, "ingest", lambda self, path: opened.append(path) or original(self, path)
-    )
+    original = ingest.LogReader
+    monkeypatch.setattr(ingest, "LogReader", lambda path: opened.append(path) or original(path))
     with Ingester(sqlite_url) as ingester:
         ingester.ingest_folder(tmp_path / "runs")
         write_run(logs[1], 2)

@@ -201,8 +201,7 @@ def test_streams_are_equal_when_workers_step_the_agents() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["snapshot", "replay"])
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("cut", [6, 9])
+@pytest.mark.parametrize(("backend", "cut"), [("serial", 6), ("serial", 9), ("multiprocess", 9)])
 def test_steps_are_equal_when_another_one_takes_the_state(
     backend: str, wanted: Any, cut: int
 ) -> None:
@@ -221,7 +220,7 @@ def test_steps_are_equal_when_another_one_takes_the_state(
         assert stream(other, again, range(cut, 30)) == stream(one, obs, range(cut, 30))
 
 
-@pytest.mark.parametrize("killed_at", [4, 6, 7])
+@pytest.mark.parametrize("killed_at", [6, 7])
 def test_nothing_is_noticed_when_a_worker_dies_between_steps(killed_at: int) -> None:
     with closing(opened("multiprocess")) as one, closing(opened("serial")) as other:
         obs, again = one.obs_spec.zeros(12), one.obs_spec.zeros(12)

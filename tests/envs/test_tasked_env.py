@@ -154,17 +154,19 @@ def test_nothing_is_noticed_when_a_worker_is_killed_in_the_middle_of_tasks(has_s
         assert [restart.outcome for restart in one.restarts] == ["exact"] * 2
 
 
+CHANGES: list[dict[str, Any]] = [
+    {"tasks": np.zeros(3, np.int32)},
+    {"tasks": np.full(4, 6, np.int32)},
+    {"next_tasks": np.full(4, -1, np.int32)},
+    {"next_tasks": np.zeros(4)},
+    {"tasks": None},
+]
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"tasks": np.zeros(3, np.int32)},
-        {"tasks": np.full(4, 6, np.int32)},
-        {"next_tasks": np.full(4, -1, np.int32)},
-        {"next_tasks": np.zeros(4)},
-        {"tasks": None},
-    ],
+    ("backend", "change"),
+    [*(("serial-2", change) for change in CHANGES), ("multiprocess", CHANGES[1])],
 )
-@all_backends
 def test_a_state_is_refused_when_its_tasks_do_not_fit(backend: str, change: Any) -> None:
     with closing(opened(backend)) as vec_env:
         vec_env.prepare_restore()

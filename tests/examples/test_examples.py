@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from metta.rl.replay_file import load_replay
+
 FOLDER = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.name for path in FOLDER.glob("*.py"))
 SMALL = {
@@ -18,6 +20,7 @@ SMALL = {
     "distributed_collection.py": ["--steps", "2048"],
     "experience_replay.py": ["--steps", "2048"],
     "functional_training_example.py": ["--steps", "4096"],
+    "gather_together.py": ["--steps", "8192", "--replay", "episode.replay"],
     "inspect_rollout.py": ["--steps", "512", "--plot", "values.png"],
     "offline_learning.py": ["--steps", "2048"],
     "resume_exactly.py": ["--steps", "1024"],
@@ -132,6 +135,18 @@ def test_the_goal_moves_away_when_the_curriculum_adapts(run: Runner) -> None:
     assert 4 < adaptive <= 23
     assert fixed == 23
     assert "fixed: goal at 23, 0% arrive" in out
+
+
+def test_every_world_is_judged_and_one_episode_kept_when_agents_gather(
+    run: Runner, tmp_path: Path
+) -> None:
+    out = run("gather_together.py")
+    scores = re.findall(r"^(grid\S*) +\S+ -> +(\S+) \((\S+) to (\S+)\)$", out, re.MULTILINE)
+    assert [name for name, *_ in scores] == [
+        "grid/open", "grid/scarce", "grid/walls", "grid/empty", "grid",
+    ]  # fmt: skip
+    assert all(float(low) <= float(score) <= float(high) for _, score, low, high in scores)
+    assert load_replay(tmp_path / "episode.replay").info.num_steps == 128
 
 
 def test_the_conclusion_follows_from_the_numbers_when_strategies_are_compared(run: Runner) -> None:

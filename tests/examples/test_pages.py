@@ -29,6 +29,7 @@ PAGES = [
     "docs/judging.md",
     "docs/migration.md",
     "docs/reliability.md",
+    "docs/replays.md",
     "docs/runs.md",
     "docs/tasks.md",
 ]

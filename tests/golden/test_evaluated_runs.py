@@ -12,6 +12,8 @@ from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks import EvaluationHook, TrainerHook
 from metta.rl.training_state import TrainerState
 from metta.stateful import digest_of
+from metta.store.late_scores import read_late_scores
+from metta.store.policy_store import PolicyStore
 from metta.testing.digests import NAMES_FILES, DigestHook, read_digests
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
@@ -35,6 +37,7 @@ SETTINGS: dict[str, Any] = {
     "eval_episodes": 0,
 }
 EVALUATED = {"eval_episodes": 3, "evaluate_interval": 1, "suite": "classic"}
+RECORDED = {"replay_interval": 1, "replay_max_steps": 5}
 SCORES = "trainer_state"
 """The component that holds the scores."""
 
@@ -47,9 +50,11 @@ class Patient(TrainerHook):
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.num_arrivals = 0
+        self.last: object = None
 
     def on_epoch_end(self, trainer_state: TrainerState) -> None:
-        self.num_arrivals += "late_scores" in trainer_state.shared
+        self.num_arrivals += trainer_state.late_scores is not self.last
+        self.last = trainer_state.late_scores
         for hook in self.trainer.hooks:
             if isinstance(hook, EvaluationHook) and hook._background is not None:
                 hook._background._advance(wait=True)
@@ -86,11 +91,13 @@ def unjudged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
     return trained(tmp_path_factory.mktemp("unjudged"))
 
 
+@pytest.mark.parametrize("more", [{}, RECORDED], ids=["judged", "recorded"])
 def test_everything_but_the_scores_is_equal_when_each_epoch_is_judged(
-    unjudged: tuple[Any, str], tmp_path: Path
+    unjudged: tuple[Any, str], tmp_path: Path, more: dict[str, Any]
 ) -> None:
-    digests, after = trained(tmp_path, **EVALUATED)
+    digests, after = trained(tmp_path, **EVALUATED, **more)
     assert after == unjudged[1]
+    assert len(list(tmp_path.glob("replays/*.replay"))) == (10 if more else 0)
     assert sorted(digests) == [1, 2, 3, 4, 5]
     for epoch, (found,) in digests.items():
         (expected,) = unjudged[0][epoch]
@@ -104,5 +111,22 @@ def test_everything_is_equal_when_each_epoch_is_judged_in_the_background(
     unjudged: tuple[Any, str], tmp_path: Path
 ) -> None:
     """Not even the scores are in what is saved, before the last epoch is over."""
-    digests, after = trained(tmp_path, **EVALUATED, background=True)
+    digests, after = trained(tmp_path, **EVALUATED, **RECORDED, background=True)
     assert (digests, after) == unjudged
+    assert len(list(tmp_path.glob("replays/*.replay"))) == 10
+
+
+def test_the_best_policy_is_found_when_scores_came_after_their_checkpoints(tmp_path: Path) -> None:
+    settings = {**SETTINGS, **EVALUATED, "background": True, "checkpoint_interval": 1}
+    with Trainer(apply_settings(TrainingConfig(), settings), run_dir=tmp_path) as trainer:
+        trainer.add_hook(Patient(trainer))
+        trainer.train()
+    store = PolicyStore(tmp_path / "checkpoints")
+    scored = [record for record in store.list() if "score" in record.metadata]
+    # the newest are kept, of which the last was waited for
+    assert {record.epoch for record in scored} >= {3, 4, 5}
+    assert set(read_late_scores(tmp_path / "checkpoints")) >= {3, 4}
+    best = max(scored, key=lambda record: record.metadata["lower_bound"])
+    found = store.best()
+    assert found is not None
+    assert found.epoch == best.epoch

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,10 @@ def test_opponents_change_with_episodes_when_there_are_several() -> None:
         assert all(actions == {0.0, 1.0, 2.0} for actions in met)
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
-@pytest.mark.parametrize("options", [{}, {"num_groups": 2}, {"num_groups": 2, "num_workers": 2}])
+@pytest.mark.parametrize(
+    ("core", "options"),
+    [("none", {}), ("lstm", {"num_groups": 2}), ("lstm", {"num_groups": 2, "num_workers": 2})],
+)
 @pytest.mark.parametrize("cut", [7])
 def test_steps_are_equal_when_another_one_takes_the_state(
     options: Any, core: Any, cut: int
@@ -196,6 +199,28 @@ def test_past_selves_join_when_an_interval_has_passed() -> None:
         trainer.env.close()
 
 
+def test_others_stay_in_their_places_when_the_oldest_makes_room() -> None:
+    policy = learner()
+    pool = OpponentPool(policy, interval=1, size=3)
+    stories = []
+    for number in range(6):
+        with torch.no_grad():
+            next(policy.parameters()).add_(1.0)
+        pool.begin_rollout(number, policy)
+        stories.append([one.parameter_hash() for one in pool.past])
+    changes = [
+        [place for place, (old, new) in enumerate(zip(*pair, strict=True)) if old != new]
+        for pair in pairwise(stories[2:])
+    ]
+    assert [len(story) for story in stories] == [1, 2, 3, 3, 3, 3]
+    assert changes == [[0], [1], [2]]
+    other = OpponentPool(policy, interval=1, size=3)
+    other.load_state_dict(pool.state_dict())
+    for one in (pool, other):
+        one.begin_rollout(6, policy)
+    assert [p.parameter_hash() for p in other.past] == [p.parameter_hash() for p in pool.past]
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_run_goes_on_to_the_bit_when_it_is_loaded_elsewhere(
     num_workers: int, tmp_path: Path
@@ -238,7 +263,7 @@ def test_a_pool_is_refused_when_its_fixed_opponents_are_others() -> None:
     with pytest.raises(StateError, match="other weights"):
         OpponentPool(learner(), [learner()]).load_state_dict(saved)
     with pytest.raises(StateError, match="none at all"):
-        OpponentPool(learner()).load_state_dict({"fixed": [], "past": []})
+        OpponentPool(learner()).load_state_dict({"fixed": [], "past": [], "num_past": 0})
 
 
 def test_the_error_says_what_to_change_when_opponents_do_not_fit() -> None:

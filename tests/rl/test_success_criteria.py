@@ -12,6 +12,7 @@ import pytest
 import metta
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
+from metta.database import Ingester, StatsReader
 from metta.envs.toy import CorridorEnv
 from metta.loggers import EventLog, StatsClient, close_wandb_run, open_wandb_run, read_events
 from metta.rl.checkpointer import CheckpointManager
@@ -135,9 +136,32 @@ def test_wandb_metrics_still_log_correctly(tmp_path: Path) -> None:
     close_wandb_run(run)
 
 
-@pytest.mark.xfail(reason="waits for the stats database, which loads the event log", strict=True)
-def test_stats_database_updates_work() -> None:
-    importlib.import_module("metta.store.stats_db")
+def test_stats_database_updates_work(tmp_path: Path) -> None:
+    train(tmp_path / "first", small(evaluate_interval=1, heartbeat_seconds=0.001))
+    events = list(read_events(tmp_path / "first" / "events.jsonl"))
+    rows = [event.payload for event in events if event.kind == "metrics"]
+    with Ingester(str(tmp_path / "stats.db")) as ingester:
+        assert ingester.ingest_folder(tmp_path).num_events == len(events)
+        assert ingester.ingest_folder(tmp_path).num_events == 0
+    with StatsReader(str(tmp_path / "stats.db")) as reader:
+        (run,) = reader.runs()
+        assert (run.name, run.outcome, run.epoch, run.agent_step) == ("first", "done", 4, 64)
+        assert run.last_heartbeat == [e.time for e in events if e.kind == "heartbeat"][-1]
+        curve = reader.metric_curve(run.run, "losses/policy_loss")
+        logged = [row["metrics"]["losses/policy_loss"] for row in rows]
+        assert [(point.epoch, point.value) for point in curve] == list(enumerate(logged, 1))
+        episodes = [
+            len(e.payload["stats"]["episode_return"]) for e in events if e.kind == "episodes"
+        ]
+        assert len(reader.episodes(run.run)) == sum(episodes) > 0
+        saved = [e.payload["uri"] for e in events if e.kind == "policy"]
+        assert [policy.uri for policy in reader.policies()] == saved
+        scores = [
+            e.payload["scores"]["simulation_scores"] for e in events if e.kind == "evaluation"
+        ]
+        found = [(one.simulation, one.score) for one in reader.simulation_scores()]
+        assert found == [item for each in scores for item in each.items()]
+        assert len(found) >= 4
 
 
 def test_progress_logging_displays(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,9 +207,30 @@ def test_evaluation_scores_feed_into_metrics(tmp_path: Path) -> None:
     assert all("eval_training/score" in row for row in rows)
 
 
-@pytest.mark.xfail(reason="waits for replays", strict=True)
-def test_replay_uploads_work() -> None:
-    importlib.import_module("metta.sim.replay")
+def test_replay_uploads_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = open_wandb_run(WandbConfig(mode="offline"), tmp_path, "run", {})
+    assert run is not None
+    logged: list[tuple[Any, list[str]]] = []
+    log_artifact = run.log_artifact
+
+    def log(artifact: Any, *, aliases: list[str]) -> Any:
+        logged.append((artifact, aliases))
+        return log_artifact(artifact, aliases=aliases)
+
+    monkeypatch.setattr(run, "log_artifact", log)
+    config = EvaluationConfig(eval_episodes=2, replay_interval=2)
+    curriculum = Curriculum(env=CorridorEnv)
+    hook = EvaluationHook(config, curriculum, replay_dir=tmp_path / "replays")
+    trained(hook, wandb_run=run)
+    close_wandb_run(run)
+    assert re.fullmatch(r"wandb://.*replay-\w+:epoch_000004", hook.latest_replay_uri or "")
+    assert [(one.type, aliases) for one, aliases in logged] == [
+        ("replay", ["latest", "epoch_000002"]),
+        ("replay", ["latest", "epoch_000004"]),
+    ]
+    files = sorted(path.name for path in (tmp_path / "replays").iterdir())
+    assert [list(one.manifest.entries) for one, _ in logged] == [[name] for name in files]
+    assert list((tmp_path / "wandb").rglob("*.wandb"))
 
 
 # 5: the clean trainer

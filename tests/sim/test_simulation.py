@@ -334,7 +334,7 @@ class DiesOnce(LotteryEnv):
         return self._noise(), *super().step(action)[1:]
 
     def _noise(self) -> np.ndarray:
-        return np.frombuffer(os.urandom(1), np.uint8).astype(np.float32) / 32.0
+        return np.array([int.from_bytes(os.urandom(3), "little") / 2**21], np.float32)
 
 
 def test_an_episode_that_broke_off_counts_nowhere_when_its_worker_died(tmp_path: Path) -> None:

@@ -100,8 +100,20 @@ def test_a_policy_error_asks_for_the_network_when_the_file_does_not_describe_it(
     record = PolicyStore(tmp_path).save(Policy(Net(), *spaces_of(CorridorEnv)), "mine", 1)
     with pytest.raises(PolicyError, match="pass yours as policy="):
         PolicyStore(tmp_path).load(record.uri, CorridorEnv)
-    with pytest.raises(PolicyError, match=r"with env= .* or with policy="):
+    with pytest.raises(PolicyError, match=r"network that metta did not build; pass it as policy="):
         PolicyStore(tmp_path).load(record.uri)
+
+
+def test_the_spaces_in_the_file_are_taken_when_no_environment_is_given(tmp_path: Path) -> None:
+    record = PolicyStore(tmp_path).save(policy_of(1), "p", 1)
+    loaded = PolicyStore(tmp_path).load(record.uri).policy
+    assert loaded is not None
+    assert loaded.parameter_hash() == policy_of(1).parameter_hash()
+    own = Policy(Net(), *spaces_of(CorridorEnv))
+    record = PolicyStore(tmp_path).save(own, "own", 1)
+    wrapped = PolicyStore(tmp_path).load(record.uri, policy=Net()).policy
+    assert wrapped is not None
+    assert wrapped.parameter_hash() == own.parameter_hash()
 
 
 def test_a_policy_error_is_raised_when_the_spaces_do_not_fit(tmp_path: Path) -> None:
@@ -175,7 +187,7 @@ def test_a_policy_is_found_by_its_run_when_the_root_holds_runs(
         ("empty:latest", "no policy is saved there"),
         ("other:latest", "run 'other', but .* does not exist"),
         ("../run:latest", "does not exist"),
-        ("wandb://me/project/policy:v3", "scheme 'wandb'"),
+        ("s3://me/project/policy:v3", "scheme 's3'"),
         ("nowhere", "no policy 'nowhere'"),
     ],
 )

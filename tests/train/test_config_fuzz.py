@@ -17,8 +17,8 @@ from metta.train.train_config import TrainingConfig
 from metta.train.yaml_text import dump_yaml
 
 LEAVES, GROUPS = leaves_of(TrainingConfig), groups_of(TrainingConfig)
-MANY = settings(max_examples=1000, suppress_health_check=list(HealthCheck))
-SOME = settings(max_examples=400, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=250, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 
 PLAIN = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4)
 

@@ -1,7 +1,9 @@
 """`EvaluationManager`: evaluation during a run."""
 
+import os
+
 from metta.agent.policy import Policy
-from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.evaluator import PolicyEvaluator, Recorded
 from metta.rl.training_state import TrainerState
 from metta.sim.episode_scores import EpisodeScores
 from metta.sim.scores import EvalRewardSummary
@@ -27,6 +29,11 @@ class EvaluationManager:
         """Scores of the last epoch: the policy is evaluated, unless that was done in this epoch."""
         is_scored = self.state.eval_epoch == self.state.epoch
         return self.state.eval_scores if is_scored else self.evaluate(policy)
+
+    def record(self, policy: Policy, folder: str | os.PathLike[str]) -> Recorded:
+        """Write a replay of each simulation to a folder, under the epoch that the run is in."""
+        epoch, step = self.state.epoch, self.state.agent_step
+        return self.evaluator.record(policy, folder, epoch=epoch, agent_step=step)
 
     @property
     def scores(self) -> EvalRewardSummary:

@@ -1,12 +1,13 @@
 """`BackgroundEvaluation`: policies are judged in a process of their own while training goes on."""
 
 import atexit
+import dataclasses
 import shutil
 import tempfile
 import time
 import warnings
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from metta.agent.policy import Policy
 from metta.envs.guardian import Guardian
 from metta.envs.worker_process import main_module_hidden, worker_context
 from metta.errors import EnvError, MettaError, MettaWarning
-from metta.rl.hooks.judge_process import JudgeProcess, described_job, write_weights
+from metta.rl.evaluator import Recorded
+from metta.rl.hooks.judge_process import JudgeProcess, Moment, described_job, write_weights
 from metta.sim.suite import SuiteResults
 from metta.store.policy_file import FrozenPolicy, freeze_policy
 
@@ -25,22 +27,14 @@ MOST_WAITING = 8
 
 
 @dataclass(frozen=True)
-class Moment:
-    """The policy that is judged: when it was, and where it is saved."""
-
-    epoch: int
-    agent_step: int
-    policy_uri: str | None = None
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What an evaluation came to."""
+    """What an evaluation came to; where replays were wanted too, they are an outcome of their own."""
 
     moment: Moment
     results: SuiteResults | None
     error: MettaError | None = None
-    """Why there are no results."""
+    """Why there are no results though scores were wanted."""
+    recorded: Recorded = field(default_factory=Recorded)
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,7 @@ class BackgroundEvaluation:
 
     def submit(self, moment: Moment, policy: Policy) -> None:
         """Judge the policy as it is now, as soon as those before it are done."""
-        job = described_job(self.evaluator, policy)
+        job = described_job(self.evaluator, policy, moment)
         self._waiting.append(_Waiting(moment, job, freeze_policy(policy)))
         if len(self._waiting) > MOST_WAITING:
             late = self._waiting.popleft().moment
@@ -137,14 +131,12 @@ class BackgroundEvaluation:
         return self._judge
 
     def _look(self, playing: _Playing, *, wait: bool) -> bool:
-        """Whether the evaluation under way has come to its end."""
+        """Whether there is news of the evaluation under way."""
         assert self._judge is not None
         left = playing.deadline - time.monotonic()
         answer = self._judge.answer(left if wait else 0.0)
-        if answer is not None and "results" in answer:
-            self._finish(Outcome(playing.moment, SuiteResults.from_dict(answer["results"])))
-        elif answer is not None:
-            self._fail(str(answer["error"]))
+        if answer is not None:
+            self._take(playing, answer)
         elif self._judge.has_ended:
             code = self._end_judge()
             self._fail(f"its process ended with exit code {code} before it had a result")
@@ -152,11 +144,34 @@ class BackgroundEvaluation:
             self._end_judge()
             limit = f"eval_timeout_seconds={self.timeout_seconds:g}"
             self._fail(f"it took longer than {limit}, and was ended")
-        return self._playing is None
+        else:
+            return False
+        return True
+
+    def _take(self, playing: _Playing, answer: dict[str, Any]) -> None:
+        moment = playing.moment
+        if "error" in answer:
+            self._fail(str(answer["error"]))
+        elif "replays" in answer:
+            self._finish(Outcome(moment, None, recorded=Recorded(**answer["replays"])))
+        else:
+            outcome = Outcome(moment, SuiteResults.from_dict(answer["results"]))
+            if not answer["more"]:
+                self._finish(outcome)
+                return
+            self._finished.append(outcome)
+            rest = dataclasses.replace(moment, is_scored=False)
+            deadline = time.monotonic() + self.timeout_seconds
+            self._playing = _Playing(rest, playing.folder, deadline)
 
     def _fail(self, why: str) -> None:
+        """Scores that are missing are an error, replays only a pity."""
         assert self._playing is not None
-        self._finish(Outcome(self._playing.moment, None, EnvError(why)))
+        moment = self._playing.moment
+        if moment.is_scored:
+            self._finish(Outcome(moment, None, EnvError(why)))
+        else:
+            self._finish(Outcome(moment, None, recorded=Recorded(failures={"all": why})))
 
     def _finish(self, outcome: Outcome) -> None:
         assert self._playing is not None

@@ -15,8 +15,10 @@ from metta.rl.environment_state import EnvironmentState, WantedRestore
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.training_state import TrainerState
+from metta.sim.scores import EvalRewardSummary
 from metta.stateful import NamedState, StateRegistry
 from metta.store.checkpoint_files import Checkpoint
+from metta.store.late_scores import add_late_score
 from metta.store.policy_store import record_of_checkpoint
 from metta.train.run_config import CheckpointConfig
 
@@ -267,6 +269,18 @@ class CheckpointHook(TrainerHook):
         """The final policy was scored: where its epoch is saved already, save it once more, scored."""
         if self._last_parts is not None and self._pending is None:
             self._snapshot(*self._last_parts, trainer_state)
+
+    def save_late_score(self, epoch: int, scores: EvalRewardSummary) -> None:
+        """The policy of an epoch was scored after it was saved: note it beside its checkpoint."""
+        manager, score = self.checkpoint_manager, scores.avg_category_score
+        if manager is None or score is None:
+            return
+        if self._writing is not None and self._writing.epoch == epoch:
+            self.wait_for_save()
+        try:
+            add_late_score(manager.checkpoint_dir, epoch, score, scores.lower_bound)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; training goes on", MettaWarning, stacklevel=2)
 
     def on_exception(
         self, trainer_state: TrainerState, wandb_run: Any = None, stats_client: Any = None

@@ -1,21 +1,33 @@
 """`EvaluationHook`: when a policy is scored."""
 
+import os
 import warnings
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
-from metta.errors import MettaWarning
-from metta.rl.evaluator import PolicyEvaluator
-from metta.rl.hooks.background_evaluation import BackgroundEvaluation, Moment
+from metta.errors import MettaError, MettaWarning
+from metta.loggers.wandb_run import upload_replays
+from metta.rl.evaluator import PolicyEvaluator, Recorded
+from metta.rl.hooks.background_evaluation import BackgroundEvaluation
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.intervals import crossed
+from metta.rl.hooks.judge_process import Moment
 from metta.rl.training_state import TrainerState
 from metta.sim.scores import EvalRewardSummary
 from metta.sim.suite import SuiteResults
 from metta.train.run_config import EvaluationConfig
 
 __all__ = ["EvaluationHook"]
+
+
+class _Services(NamedTuple):
+    """Whom an event offers to tell."""
+
+    checkpoint_hook: Any
+    stats_client: Any
+    wandb_run: Any
 
 
 class EvaluationHook(TrainerHook):
@@ -25,11 +37,14 @@ class EvaluationHook(TrainerHook):
 
     With ``eval_config.background`` a process of its own plays, and training does not wait for it but at
     the end. Scores are recorded when they arrive, under the epoch that they belong to: in the event log,
-    by ``checkpoint_hook.save_late_score`` where there is one, and for other hooks in
-    ``trainer_state.shared["late_scores"]`` during the epoch in which they arrived. In which epoch that is
-    depends on the machine. What is saved of a run must not, so ``trainer_state.eval_scores`` takes the
-    scores of the last epoch only, which are waited for. Scores on their way are lost where a run is killed
-    or stopped by a signal.
+    by ``checkpoint_hook.save_late_score`` where there is one, and for other hooks as
+    ``trainer_state.late_scores``. In which epoch that is depends on the machine. What is saved of a run
+    must not, so ``trainer_state.eval_scores`` takes the scores of the last epoch only, which are waited
+    for. Scores on their way are lost where a run is killed or stopped by a signal.
+
+    Every ``eval_config.replay_interval`` epochs, and once at the end, an episode of each simulation is
+    recorded to `replay_dir`, told of in the event log, and uploaded where there is a run of W&B. What goes
+    wrong with a replay warns, and does nothing else.
     """
 
     order: ClassVar[int] = 20
@@ -41,6 +56,7 @@ class EvaluationHook(TrainerHook):
         *,
         evaluator: PolicyEvaluator | None = None,
         seed: int = 0,
+        replay_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.eval_config = eval_config
         self.curriculum = curriculum or Curriculum()
@@ -52,6 +68,24 @@ class EvaluationHook(TrainerHook):
             limit = eval_config.eval_timeout_seconds
             self._background = BackgroundEvaluation(self.evaluator, limit)
         self._submitted_epoch: int | None = None
+        self.replay_dir = None if replay_dir is None else Path(replay_dir).absolute()
+        self.replays: dict[str, str] = {}
+        """Simulation -> path of its newest replay."""
+        self.latest_replay_uri: str | None = None
+        """Where W&B has them, if they were uploaded."""
+        self._unrecorded_epoch: int | None = None
+        """The last epoch that was trained here, while there is no replay of it."""
+        if self._replay_interval and replay_dir is None:
+            warnings.warn(
+                f"replay_interval={self._replay_interval}, but there is no folder for replays; give "
+                "replay_dir, or train with a run_dir",
+                MettaWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def _replay_interval(self) -> int:
+        return 0 if self.eval_config is None else self.eval_config.replay_interval
 
     def on_epoch_end(
         self,
@@ -59,16 +93,20 @@ class EvaluationHook(TrainerHook):
         policy: Policy,
         checkpoint_hook: Any,
         stats_client: Any,
+        wandb_run: Any = None,
     ) -> None:
-        """Score the policy when an interval has passed; take in scores that arrived."""
+        """Score and record the policy when their intervals have passed; take in what arrived."""
         config, epoch = self.eval_config, trainer_state.epoch
         if config is None or self.evaluator.config.eval_episodes == 0:
             return
-        is_due = crossed(epoch - 1, epoch, config.evaluate_interval)
+        services = _Services(checkpoint_hook, stats_client, wandb_run)
+        self._unrecorded_epoch = epoch
+        is_scored = crossed(epoch - 1, epoch, config.evaluate_interval)
+        is_recorded = crossed(epoch - 1, epoch, config.replay_interval)
         if self._background is not None:
-            self._take_in(trainer_state, checkpoint_hook, stats_client)
-        if is_due:
-            self._judge(trainer_state, policy, checkpoint_hook, stats_client)
+            self._take_in(trainer_state, services)
+        moment = self._moment(trainer_state, services, is_scored, is_recorded)
+        self._judge(moment, trainer_state, policy, services)
 
     def on_training_end(
         self,
@@ -76,66 +114,115 @@ class EvaluationHook(TrainerHook):
         policy: Policy,
         checkpoint_hook: Any,
         stats_client: Any,
+        wandb_run: Any = None,
     ) -> None:
-        """Score the final policy, unless its epoch was scored already, or a signal says to hurry."""
+        """Score and record the final policy, unless that was done already, or a signal says to hurry."""
         if trainer_state.shared.get("stop_signal") is not None:
             return
         if self.eval_config is None or self.evaluator.config.eval_episodes == 0:
             return
-        epoch = trainer_state.epoch
+        epoch, services = trainer_state.epoch, _Services(checkpoint_hook, stats_client, wandb_run)
         is_new = trainer_state.eval_epoch != epoch
-        if is_new and self._submitted_epoch != epoch:
-            self._judge(trainer_state, policy, checkpoint_hook, stats_client)
+        is_scored = is_new and self._submitted_epoch != epoch
+        is_recorded = self._unrecorded_epoch == epoch and self._replay_interval > 0
+        moment = self._moment(trainer_state, services, is_scored, is_recorded)
+        self._judge(moment, trainer_state, policy, services)
         if self._background is not None:
-            self._take_in(trainer_state, checkpoint_hook, stats_client, wait=True)
+            self._take_in(trainer_state, services, wait=True)
         if is_new and checkpoint_hook is not None and trainer_state.eval_epoch == epoch:
             checkpoint_hook.save_score(trainer_state)
 
     def close(self) -> None:
         """End the process that plays in the background."""
-        self._submitted_epoch = None
+        self._submitted_epoch = self._unrecorded_epoch = None
         if self._background is not None:
             self._background.close()
 
+    def _moment(
+        self, state: TrainerState, services: _Services, is_scored: bool, is_recorded: bool
+    ) -> Moment:
+        saving = services.checkpoint_hook
+        uri = saving and saving.policy_uri_of(state.epoch)
+        folder = str(self.replay_dir) if is_recorded and self.replay_dir is not None else None
+        return Moment(state.epoch, state.agent_step, uri, is_scored, folder)
+
     def _judge(
-        self, state: TrainerState, policy: Policy, checkpoint_hook: Any, stats_client: Any
+        self, moment: Moment, state: TrainerState, policy: Policy, services: _Services
     ) -> None:
-        uri = checkpoint_hook and checkpoint_hook.policy_uri_of(state.epoch)
-        moment = Moment(state.epoch, state.agent_step, uri)
+        """Do what is wanted of this moment, or have it done in the background."""
+        if not moment.is_scored and moment.replay_dir is None:
+            return
+        if moment.replay_dir is not None:
+            self._unrecorded_epoch = None
         try:
             if self._background is not None:
-                self._submitted_epoch = state.epoch
+                self._submitted_epoch = state.epoch if moment.is_scored else self._submitted_epoch
                 self._background.submit(moment, policy)
                 return
-            scores = self.evaluator.evaluate(policy)
+            scores = self.evaluator.evaluate(policy) if moment.is_scored else None
         except Exception as error:  # noqa: BLE001  # raised again where it is not the first
             self._fail(moment.epoch, error)
             return
-        results = getattr(self.evaluator, "results", None)
-        state.record_scores(scores)
-        self._record(moment, scores, results, stats_client)
+        if scores is not None:
+            results = getattr(self.evaluator, "results", None)
+            state.record_scores(scores)
+            self._record(moment, scores, results, services.stats_client)
+        if moment.replay_dir is not None:
+            recorded = self._record_replays(policy, moment.replay_dir, moment)
+            self._tell_of_replays(moment, recorded, services)
 
-    def _take_in(
-        self, state: TrainerState, checkpoint_hook: Any, stats_client: Any, *, wait: bool = False
-    ) -> None:
+    def _record_replays(self, policy: Policy, folder: str, moment: Moment) -> Recorded:
+        try:
+            return self.evaluator.record(policy, folder, **moment.about())
+        except Exception as error:  # noqa: BLE001  # an evaluator of one's own; told of in a warning
+            return Recorded(failures={"all": f"{type(error).__name__}: {error}"})
+
+    def _tell_of_replays(self, moment: Moment, recorded: Recorded, services: _Services) -> None:
+        """Events and uploads of what was recorded, and a warning for what could not be."""
+        recorded.warn(moment.epoch)
+        self.replays |= recorded.files
+        record = getattr(services.stats_client, "record_replay", None)
+        for name, path in recorded.files.items():
+            if record is not None:
+                record(**moment.about(), simulation=name, uri=Path(path).as_uri())
+        if services.wandb_run is not None and recorded.files:
+            try:
+                self.latest_replay_uri = upload_replays(
+                    services.wandb_run, recorded.files, moment.about()
+                )
+            except MettaError as error:
+                warnings.warn(f"{error}; training goes on", MettaWarning, stacklevel=2)
+
+    def _take_in(self, state: TrainerState, services: _Services, *, wait: bool = False) -> None:
         """Record what the background found out since the last time."""
         assert self._background is not None
-        state.shared.pop("late_scores", None)
         for outcome in self._background.collect(wait=wait):
             moment, results = outcome.moment, outcome.results
-            if results is None:
-                assert outcome.error is not None
+            if outcome.error is not None:
                 self._fail(moment.epoch, outcome.error)
-                continue
-            self.evaluator.results = results
-            _tell_of_missing(moment, results)
-            self._record(moment, results.summary, results, stats_client)
-            state.shared["late_scores"] = results.summary
-            save = getattr(checkpoint_hook, "save_late_score", None)
-            if wait and moment.epoch == state.epoch:
-                state.record_scores(results.summary)
-            elif save is not None and moment.policy_uri is not None:
-                save(moment.policy_uri, results.summary)
+            elif results is None:
+                self._tell_of_replays(moment, outcome.recorded, services)
+            else:
+                self._take_scores(state, moment, results, services, wait=wait)
+
+    def _take_scores(
+        self,
+        state: TrainerState,
+        moment: Moment,
+        results: SuiteResults,
+        services: _Services,
+        *,
+        wait: bool,
+    ) -> None:
+        self.evaluator.results, scores = results, results.summary
+        _tell_of_missing(moment, results)
+        self._record(moment, scores, results, services.stats_client)
+        state.late_scores = scores
+        save = getattr(services.checkpoint_hook, "save_late_score", None)
+        if wait and moment.epoch == state.epoch:
+            state.record_scores(scores)
+        elif save is not None and moment.policy_uri is not None:
+            save(moment.epoch, scores)
 
     def _fail(self, epoch: int, error: Exception) -> None:
         config = self.evaluator.config

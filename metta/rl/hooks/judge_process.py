@@ -1,12 +1,14 @@
 """The process that judges policies, and how the trainer starts it, talks to it and ends it.
 
 A job is a folder with the policy's weights, and what shall be played: the one is sent as a line with its
-path, the other follows as so many bytes. The answer is a line of JSON. What is pickled goes through the
-pipe between a trainer and its own process only, never through a file.
+path, the other follows as so many bytes. Answers are lines of JSON: the scores, and then the replays where
+both are wanted, so that scores do not wait for pictures. What is pickled goes through the pipe between a
+trainer and its own process only, never through a file.
 """
 
 import contextlib
 import copy
+import dataclasses
 import fcntl
 import json
 import os
@@ -15,6 +17,8 @@ import shutil
 import signal
 import time
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,12 +32,32 @@ from metta.envs.worker import pack, unpack
 from metta.envs.worker_process import main_module_hidden
 from metta.store.policy_file import FrozenPolicy, load_weights, save_policy
 
-__all__ = ["JudgeProcess", "described_job", "write_weights"]
+__all__ = ["JudgeProcess", "Moment", "described_job", "write_weights"]
 
 _CHUNK_BYTES = 1 << 16
 _END_SECONDS = 5.0
 _PIPE_BYTES = 1 << 20
 _WEIGHTS_FILE = "policy.safetensors"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The policy that is judged: when it was, where it is saved, and what is wanted of it."""
+
+    epoch: int
+    agent_step: int
+    policy_uri: str | None = None
+    is_scored: bool = True
+    replay_dir: str | None = None
+    """Where replays of it go; None: none are recorded."""
+
+    def about(self) -> dict[str, Any]:
+        """What a replay says of its policy."""
+        return {
+            "epoch": self.epoch,
+            "agent_step": self.agent_step,
+            "policy_uri": self.policy_uri,
+        }
 
 
 class JudgeProcess:
@@ -109,12 +133,15 @@ class JudgeProcess:
         return code
 
 
-def described_job(evaluator: Any, policy: Policy) -> bytes:
-    """What to play and the policy without its weights, which travel in a file of their own."""
+def described_job(evaluator: Any, policy: Policy, moment: Moment | None = None) -> bytes:
+    """What to play and the policy without its weights, which travel in a file of their own.
+
+    Without a `moment` its scores are wanted, and nothing else.
+    """
     shell = copy.deepcopy(policy).to("cpu")
     for tensor in shell.state_dict(keep_vars=True).values():
         tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)  # no memory
-    return pack((evaluator, shell, torch.get_num_threads()))
+    return pack((evaluator, shell, moment or Moment(0, 0), torch.get_num_threads()))
 
 
 def write_weights(folder: Path, weights: FrozenPolicy) -> None:
@@ -122,13 +149,13 @@ def write_weights(folder: Path, weights: FrozenPolicy) -> None:
     save_policy(folder / _WEIGHTS_FILE, weights)
 
 
-def _read_job(folder: Path, job: bytes) -> tuple[Any, Policy]:
-    evaluator, policy, num_threads = unpack(job)
+def _read_job(folder: Path, job: bytes) -> tuple[Any, Policy, Moment]:
+    evaluator, policy, moment, num_threads = unpack(job)
     torch.set_num_threads(num_threads)
     for tensor in policy.state_dict(keep_vars=True).values():
         tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
     load_weights(folder / _WEIGHTS_FILE, policy)
-    return evaluator, policy
+    return evaluator, policy, moment
 
 
 def _serve(
@@ -147,18 +174,24 @@ def _serve(
     with os.fdopen(os.dup(commands.fileno()), "rb") as jobs, contextlib.suppress(BrokenPipeError):
         while line := jobs.readline():
             length, _, folder = line[:-1].decode().partition(" ")
-            answer = _judged(Path(folder), jobs.read(int(length)))
-            _write_all(answers.fileno(), json.dumps(answer).encode() + b"\n")
+            for answer in _judged(Path(folder), jobs.read(int(length))):
+                _write_all(answers.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def _judged(folder: Path, job: bytes) -> dict[str, Any]:
+def _judged(folder: Path, job: bytes) -> Iterator[dict[str, Any]]:
+    """Answers to a job, the last one without ``more``."""
     try:
-        evaluator, policy = _read_job(folder, job)
+        evaluator, policy, moment = _read_job(folder, job)
         shutil.rmtree(folder, ignore_errors=True)
-        evaluator.evaluate(policy)
-        return {"results": evaluator.results.to_dict()}
+        is_recorded = moment.replay_dir is not None
+        if moment.is_scored:
+            evaluator.evaluate(policy)
+            yield {"results": evaluator.results.to_dict(), "more": is_recorded}
+        if is_recorded:
+            recorded = evaluator.record(policy, moment.replay_dir, **moment.about())
+            yield {"replays": dataclasses.asdict(recorded), "more": False}
     except Exception as error:  # noqa: BLE001  # whatever goes wrong is told to the trainer
-        return {"error": f"{type(error).__name__}: {error}"}
+        yield {"error": f"{type(error).__name__}: {error}"}
 
 
 def _write_all(descriptor: int, message: bytes) -> None:

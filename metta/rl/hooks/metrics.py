@@ -23,6 +23,7 @@ from metta.rl.stats import (
     setup_monitoring,
 )
 from metta.rl.training_state import TrainerState
+from metta.sim.scores import EvalRewardSummary
 from metta.timing import Stopwatch
 from metta.train.run_config import LoggingConfig
 
@@ -67,6 +68,7 @@ class MetricsHook(TrainerHook):
         self._last_step = 0
         self._last_beat = -float("inf")
         self._last_scores: dict[str, float] = {}
+        self._last_late_scores: EvalRewardSummary | None = None
         self._end: tuple[str, str] | None = None
         self._last_epoch: tuple[Mapping[str, float], Any, Any] = ({}, None, None)
 
@@ -232,12 +234,18 @@ class MetricsHook(TrainerHook):
             losses,
             agent_step=state.agent_step,
             epoch=state.epoch,
-            eval_scores=state.shared.get("late_scores") or state.eval_scores,
+            eval_scores=self._new_scores(state),
             span=self._span(num_epochs, state.agent_step - self._last_step),
             sections=sections,
         )
         self._logger.log(row, agent_step=state.agent_step, epoch=state.epoch)
         self._last_step, self._last_scores = state.agent_step, state.eval_scores.to_metrics()
+
+    def _new_scores(self, state: TrainerState) -> EvalRewardSummary:
+        """The scores of this epoch, or those that came from the background since the last row."""
+        late, before = state.late_scores, self._last_late_scores
+        self._last_late_scores = late
+        return state.eval_scores if late is None or late is before else late
 
     def _span(self, num_epochs: int, num_steps: int) -> Span:
         return Span(num_epochs, num_steps, self.timer.lap_all(), self.timer.elapsed_all())

@@ -168,8 +168,8 @@ class Saving(TrainerHook):
     def save_score(self, state: Any) -> None:
         self.saved.append(state.eval_epoch)
 
-    def save_late_score(self, uri: str, scores: Any) -> None:
-        self.late.append((uri, scores))
+    def save_late_score(self, epoch: int, scores: Any) -> None:
+        self.late.append((epoch, scores))
 
     def close(self) -> None:
         pass
@@ -185,7 +185,7 @@ class Watching(TrainerHook):
         self.seen: list[tuple[Any, Any]] = []
 
     def on_epoch_end(self, trainer_state: Any) -> None:
-        self.seen.append((trainer_state.shared.get("late_scores"), trainer_state.eval_epoch))
+        self.seen.append((trainer_state.late_scores, trainer_state.eval_epoch))
         assert self.hook._background is not None
         self.hook._background._advance(wait=True)
 
@@ -210,9 +210,9 @@ def test_scores_belong_to_their_epoch_when_they_arrive_later() -> None:
     assert hook.get_eval_scores() == state.eval_scores == expected[0].eval_scores
     # what is saved does not know of them before the end, others do when they arrive
     arrived = [late is not None for late, _ in watching.seen]
-    assert arrived == [False, False, True, False]
+    assert arrived == [False, False, True, True]
     assert [epoch for _, epoch in watching.seen] == [None] * 4
-    assert [(uri, late) for uri, late in saving.late] == [("file://policy2", watching.seen[2][0])]
+    assert saving.late == [(2, watching.seen[2][0])]
     assert saving.saved == [4]
     episodes = client.records[0]["scores"]["episodes"]["training/CorridorEnv"]
     assert (len(episodes["returns"]), episodes["num_missing"]) == (4, 0)

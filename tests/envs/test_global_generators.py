@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from metta.sim.global_generators import global_generators_kept
+from metta.envs.global_generators import global_generators_kept
 
 
 def draws() -> list[float]:

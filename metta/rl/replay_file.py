@@ -1,0 +1,160 @@
+"""Replay files: safetensors streams of deflated change lists, described by JSON in the header.
+
+A tensor ``<track>/<stream>`` is one stream of a track, as `metta.sim.change_lists` describes them; the
+metadata entry ``replay`` holds what the episode was and the type and shape of each track.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from metta.errors import UnsafeFileError
+from metta.files import TEMPORARY, atomic_write
+from metta.sim.change_lists import Track
+from metta.sim.replay import Replay, ReplayInfo
+from metta.store.safe_json import parse_json
+from metta.store.safe_read import TensorFile, check_tensor_file, load_announced
+
+__all__ = [
+    "SUFFIX",
+    "list_replays",
+    "load_replay",
+    "read_replay_info",
+    "replay_name",
+    "save_replay",
+]
+
+SUFFIX = ".replay"
+FORMAT = "metta-replay"
+FORMAT_VERSION = 1
+MAX_FILE_BYTES = 2**30
+_METADATA = "replay"
+_MOST_NAME = 80
+_TRACK_KEYS = {"dtype", "shape", "unit", "num_frames", "num_changes"}
+
+
+def replay_name(epoch: int, simulation: str, *, is_taken: bool = False) -> str:
+    """What a file is called: ``epoch_000120-training-CartPole-v1.replay``.
+
+    Names that would lose something, and those that are `is_taken`, get a digest of the simulation's.
+    """
+    joined = simulation.replace("/", "-") or "episode"
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", joined)[:_MOST_NAME]
+    if plain != joined or is_taken:
+        plain += f"-{hashlib.sha256(simulation.encode()).hexdigest()[:8]}"
+    return f"epoch_{epoch:06d}-{plain}{SUFFIX}"
+
+
+def save_replay(path: str | os.PathLike[str], replay: Replay) -> Path:
+    """Write a replay atomically; a crash leaves the old file or the new one.
+
+    save_replay("first.replay", record_episode(policy, "CartPole-v1"))
+    """
+    about = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "info": replay.info.to_dict(),
+        "tracks": {name: track.describe() for name, track in replay.tracks.items()},
+    }
+    metadata = {_METADATA: json.dumps(about, allow_nan=False)}
+    streams = {
+        f"{name}/{stream}": np.frombuffer(content, np.uint8)
+        for name, track in replay.tracks.items()
+        for stream, content in track.streams.items()
+    }
+    return atomic_write(
+        path, lambda target: safetensors.numpy.save_file(streams, target, metadata=metadata)
+    )
+
+
+def load_replay(path: str | os.PathLike[str]) -> Replay:
+    """A replay from a file; its states are inflated when they are looked at, one at a time.
+
+    `UnsafeFileError` where the file is none, or announces more than it can hold. Changes that are damaged
+    are noticed when they are played.
+    """
+    announced, about = _read_header(path)
+    if announced.data_bytes > MAX_FILE_BYTES:
+        raise UnsafeFileError(
+            f"{os.fspath(path)!r} has {announced.data_bytes} bytes; replays of up to {MAX_FILE_BYTES} "
+            "bytes are read"
+        )
+    streams: dict[str, dict[str, bytes]] = {}
+    for name, tensor in load_announced(path, announced).items():
+        track, _, stream = name.rpartition("/")
+        streams.setdefault(track, {})[stream] = tensor.numpy().tobytes()
+    described = about["tracks"]
+    if streams.keys() != described.keys():
+        raise _not_ours(path, "its streams are not those of its tracks")
+    try:
+        tracks = {name: _track(described[name], streams[name]) for name in described}
+        return Replay(ReplayInfo.from_dict(about["info"]), tracks)
+    except UnsafeFileError as error:
+        raise _not_ours(path, str(error)) from error
+
+
+def read_replay_info(path: str | os.PathLike[str]) -> ReplayInfo:
+    """What a replay is of, by the header of its file alone."""
+    _, about = _read_header(path)
+    try:
+        return ReplayInfo.from_dict(about["info"])
+    except UnsafeFileError as error:
+        raise _not_ours(path, str(error)) from error
+
+
+def list_replays(folder: str | os.PathLike[str]) -> list[tuple[Path, ReplayInfo]]:
+    """Replays in a folder with what they are of, oldest epoch first; unreadable files are left out."""
+    found = []
+    for path in sorted(Path(folder).glob(f"*{SUFFIX}")):
+        if path.name.startswith(TEMPORARY):
+            continue
+        try:
+            found.append((path, read_replay_info(path)))
+        except UnsafeFileError:  # whoever names it is told why
+            continue
+    return sorted(found, key=lambda one: (one[1].epoch or 0, one[0].name))
+
+
+def _read_header(path: str | os.PathLike[str]) -> tuple[TensorFile, dict[str, Any]]:
+    announced = check_tensor_file(path)
+    try:
+        about = parse_json(announced.metadata[_METADATA])
+        is_ours = isinstance(about, dict) and about["format"] == FORMAT
+        version = about["format_version"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _not_ours(path, "its header does not describe one") from error
+    if not is_ours:
+        raise _not_ours(path, "its header does not describe one")
+    if version != FORMAT_VERSION:
+        raise UnsafeFileError(
+            f"{os.fspath(path)!r} has replay format {version!r:.40}, this version of metta reads "
+            f"{FORMAT_VERSION}; play it with the version that wrote it, or record it again"
+        )
+    if about.keys() != {"format", "format_version", "info", "tracks"}:
+        raise _not_ours(path, f"its header has {sorted(about)!r:.200}")
+    tracks = about["tracks"]
+    if not isinstance(tracks, dict) or not all(isinstance(one, dict) for one in tracks.values()):
+        raise _not_ours(path, "its tracks are not described")
+    if any(place.dtype != "U8" or len(place.shape) != 1 for place in announced.places.values()):
+        raise _not_ours(path, "its streams are no bytes")
+    return announced, about
+
+
+def _track(described: Mapping[str, Any], streams: Mapping[str, bytes]) -> Track:
+    if described.keys() != _TRACK_KEYS or not isinstance(described["shape"], list):
+        raise UnsafeFileError(f"a track is described by {sorted(described)!r:.200}")
+    return Track(**{**described, "shape": tuple(described["shape"])}, streams=streams)
+
+
+def _not_ours(path: str | os.PathLike[str], why: str) -> UnsafeFileError:
+    return UnsafeFileError(
+        f"{os.fspath(path)!r} is no replay, or is damaged: {why}; replays are written by evaluations with "
+        "replay_interval, and by save_replay"
+    )
