@@ -13,7 +13,7 @@ CONFTEST = Path(__file__).with_name("conftest.py").read_text()
 def run(pytester: pytest.Pytester, body: str) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile("import multiprocessing, time\nimport pytest\n\n" + body)
-    return pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:importnb")
 
 
 @pytest.mark.parametrize(

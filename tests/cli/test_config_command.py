@@ -62,7 +62,7 @@ def test_any_name_works_when_a_setting_is_explained(shown: Shown) -> None:
     assert text.splitlines()[:3] == [
         "trainer.optimizer.learning_rate = 0.5",
         "  set by: command line",
-        "  overrides: 0.002 (preset cartpole)",
+        "  overrides: 0.003 (preset grid)",
     ]
 
 
