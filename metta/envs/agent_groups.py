@@ -1,7 +1,7 @@
 """Groups of agents that learn apart: every row tells the policy which group its agent belongs to."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -10,13 +10,12 @@ from metta.envs.vec_env import (
     FinalRows,
     ObsArrays,
     RestorableVecEnv,
-    RestoreClass,
-    RestorePromise,
     StepResult,
     VecEnv,
     agents_per_env,
     group_slices,
 )
+from metta.envs.vec_env_wrapper import VecEnvWrapper
 from metta.errors import ConfigError
 from metta.spaces import ObsSpec, obs_spec_of
 from metta.train.agent_groups import AGENT_GROUPS, GROUP_KEY, agent_group_sizes
@@ -26,7 +25,7 @@ __all__ = ["GroupedVecEnv", "split_agent_groups"]
 _PLAIN = "obs"
 
 
-class GroupedVecEnv:
+class GroupedVecEnv(VecEnvWrapper):
     """A `VecEnv` whose observations have one more leaf, ``agent_group``: the group of the row's agent.
 
         env = GroupedVecEnv(make_vec_env("pettingzoo:mpe2.simple_spread_v3"), [2, 1])
@@ -44,15 +43,13 @@ class GroupedVecEnv:
                 f"{AGENT_GROUPS}={list(self.sizes)} are {sum(self.sizes)} agents, but an environment has "
                 f"{num_agents}; the sizes must add up to {num_agents}"
             )
-        self.inner = inner
+        super().__init__(inner)
         self.agents_per_env = num_agents
         self.observation_space: spaces.Space[Any] = _with_group(
             inner.observation_space, len(self.sizes)
         )
-        self.action_space = inner.action_space
         self.obs_spec: ObsSpec = obs_spec_of(self.observation_space)
-        self.mask_size, self.num_rows = inner.mask_size, inner.num_rows
-        self.num_groups = inner.num_groups
+        self.num_rows = inner.num_rows
         # the inner leaves come first, in their order; a tuple's have one more step in front
         self._keys = [
             (own.key, leaf.key)
@@ -62,17 +59,6 @@ class GroupedVecEnv:
         self._group_of = np.tile(of_env, self.num_rows // num_agents)
         """``[num_rows]`` int64."""
         self._slices = group_slices(self.num_rows, self.num_groups)
-
-    def __getattr__(self, name: str) -> Any:
-        """Tasks, agents, views, workers and restarts are those of the environments below."""
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    @property
-    def num_resets(self) -> int:
-        """How often `reset` was called."""
-        return self.inner.num_resets
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every environment."""
@@ -95,12 +81,6 @@ class GroupedVecEnv:
             result.final = FinalRows(rows, {**last, GROUP_KEY: own[rows]})
         return result
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
-        """What the environments promise."""
-        if isinstance(self.inner, RestorableVecEnv):
-            return self.inner.prepare_restore(wanted)
-        return RestorePromise("boundary", f"{type(self.inner).__name__} has no state_dict")
-
     def state_dict(self) -> dict[str, Any]:
         """Where the environments stand; groups are no part of it."""
         if isinstance(self.inner, RestorableVecEnv):
@@ -115,10 +95,6 @@ class GroupedVecEnv:
         if seen is None:
             return None
         return {**{outer: seen[inner] for inner, outer in self._keys}, GROUP_KEY: self._group_of}
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.inner.close()
 
     def _inner_out(self, obs_out: ObsArrays) -> ObsArrays:
         """The arrays that the environments below write to, by their names."""

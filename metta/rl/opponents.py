@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +15,12 @@ from metta.envs.vec_env import (
     FinalRows,
     ObsArrays,
     RestorableVecEnv,
-    RestoreClass,
-    RestorePromise,
     StepResult,
     VecEnv,
     agents_per_env,
     group_slices,
 )
+from metta.envs.vec_env_wrapper import VecEnvWrapper
 from metta.errors import ConfigError, StateError
 from metta.seeding import numpy_generator
 
@@ -104,7 +103,7 @@ def _frozen(policy: Policy) -> Policy:
     return own
 
 
-class OpponentVecEnv:
+class OpponentVecEnv(VecEnvWrapper):
     """A `VecEnv` that shows the learner's agents only; opponents act for the others, behind it.
 
     In every environment, agents 0 to L - 1 learn. When an environment begins an episode, a member of the
@@ -120,12 +119,12 @@ class OpponentVecEnv:
                 f"{num_learners} of {self._agents} agents of an environment would learn; with opponents "
                 f"it must be 1 to {self._agents - 1}: change learner_share, or the number of agents"
             )
-        self.inner, self.pool, self._seed = inner, pool, seed
+        super().__init__(inner)
+        self.pool, self._seed = pool, seed
         self.agents_per_env = num_learners
         self.num_envs = inner.num_rows // self._agents
-        self.observation_space, self.action_space = inner.observation_space, inner.action_space
-        self.obs_spec, self.mask_size = inner.obs_spec, inner.mask_size
-        self.num_groups, self.num_rows = inner.num_groups, self.num_envs * num_learners
+        self.observation_space, self.obs_spec = inner.observation_space, inner.obs_spec
+        self.num_rows = self.num_envs * num_learners
         is_learner = np.arange(inner.num_rows) % self._agents < num_learners
         self._groups = [
             _Group(inner, rows, is_learner[rows], self._agents)
@@ -138,17 +137,6 @@ class OpponentVecEnv:
     def num_tasks(self) -> int:
         """How many tasks the environments play."""
         return int(getattr(self.inner, "num_tasks", 1))
-
-    def __getattr__(self, name: str) -> Any:
-        """Tasks, workers and restarts are those of the environments below."""
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    @property
-    def num_resets(self) -> int:
-        """How often `reset` was called."""
-        return self.inner.num_resets
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every environment, with the seeds of its learners' rows."""
@@ -188,12 +176,6 @@ class OpponentVecEnv:
             obs_out[key][...] = leaf[part.learners]
         return _shown(result, part.learners)
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
-        """What the environments promise; opponents are part of their state."""
-        if isinstance(self.inner, RestorableVecEnv):
-            return self.inner.prepare_restore(wanted)
-        return RestorePromise("boundary", f"{type(self.inner).__name__} has no state_dict")
-
     def state_dict(self) -> dict[str, Any]:
         """Where the environments stand, and what opponents saw, remember and play."""
         if not isinstance(self.inner, RestorableVecEnv):
@@ -230,10 +212,6 @@ class OpponentVecEnv:
             return None
         learners = np.concatenate([group.learners + group.rows.start for group in self._groups])
         return {key: leaf[learners] for key, leaf in seen.items()}
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.inner.close()
 
     def _draw(self, group: "_Group", begun: np.ndarray) -> None:
         """Choose who plays against the learners of environments that began an episode."""

@@ -1,0 +1,37 @@
+"""What wrappers of a `VecEnv` have in common."""
+
+from typing import Any, Literal
+
+from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestorePromise, VecEnv
+
+__all__ = ["VecEnvWrapper"]
+
+
+class VecEnvWrapper:
+    """Shows the environments of `inner` in another way; whatever it does not say itself, `inner` says."""
+
+    def __init__(self, inner: VecEnv) -> None:
+        self.inner = inner
+        self.action_space, self.mask_size = inner.action_space, inner.mask_size
+        self.num_groups = inner.num_groups
+
+    def __getattr__(self, name: str) -> Any:
+        """Tasks, agents, views, workers and restarts are those of the environments below."""
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    @property
+    def num_resets(self) -> int:
+        """How often `reset` was called."""
+        return self.inner.num_resets
+
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+        """What the environments promise."""
+        if isinstance(self.inner, RestorableVecEnv):
+            return self.inner.prepare_restore(wanted)
+        return RestorePromise("boundary", f"{type(self.inner).__name__} has no state_dict")
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.inner.close()
