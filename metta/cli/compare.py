@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.resume import find_run
-from metta.cli.tables import table
+from metta.cli.tables import printable, table
 from metta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) ->
     yield table(pairs)
     yield ""
     if found.left_out:
-        yield f"not in all runs, and left out: {', '.join(found.left_out)}"
+        yield f"not in all runs, and left out: {printable(', '.join(found.left_out))}"
     if found.unit == "episodes":
         yield "intervals are over episodes: they tell of these policies, not of other seeds"
     if found.missing:
-        yield f"not enough data: {found.missing}"
+        yield f"not enough data: {printable(found.missing)}"
     else:
-        yield f"best by the lower bound of its interval: {found.best}"
+        yield f"best by the lower bound of its interval: {printable(found.best)}"
 
 
 def _interval(one: "Estimate") -> str:

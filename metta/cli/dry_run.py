@@ -35,13 +35,18 @@ def dry_run(resolved: Resolved) -> int:
         lines = [
             f"{config.env} for {config.trainer.total_timesteps:,} steps; nothing is trained (--dry-run)",
             *([f"auto_batch:   {chosen}"] if chosen else []),
-            *_batch_lines(config, env.num_rows, policy),
+            *_batch_lines(config, _learning_rows(config, env.num_rows), policy),
             *_memory_lines(config, env, policy),
         ]
     finally:
         env.close()
     print("\n".join(lines))
     return 0
+
+
+def _learning_rows(config: TrainingConfig, rows_per_env: int) -> int:
+    """Agents of an environment that learn."""
+    return max(1, round(rows_per_env * config.trainer.self_play.learner_share))
 
 
 def _batch_lines(config: TrainingConfig, rows_per_env: int, policy: Policy) -> Iterator[str]:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from metta.cli.tables import table
+from metta.cli.tables import printable, table
 from metta.errors import ConfigError, PolicyError, UnsafeFileError
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def run(options: argparse.Namespace) -> int:
     print(_table(rows))
     for one in told:
         for name, why in one["left_out"].items():
-            print(f"{one['policy']} does not play {name}: {why}")
+            print(printable(f"{one['policy']} does not play {name}: {why}"))
         for path in one["replays"].values():
-            print(f"replay of {one['policy']}: {path}")
+            print(printable(f"replay of {one['policy']}: {path}"))
     _write(options, rows, told)
     return 0
 
@@ -106,9 +106,14 @@ def run(options: argparse.Namespace) -> int:
 def _evaluate(
     uri: str, number: int, options: argparse.Namespace, store: "PolicyStore"
 ) -> tuple[list[Row], dict[str, Any]]:
+    import torch  # not for --help
+
+    from metta.rl.numerics import threads_for
+
     record = store.find(uri)
     evaluator = _evaluator(record, options, store)
     policy = _loaded(uri, record, evaluator, store)
+    torch.set_num_threads(threads_for(policy))
     results = evaluator.play(policy)
     replays: dict[str, str] = {}
     if options.replays is not None:

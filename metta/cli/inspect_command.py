@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metta.cli.tables import shown_bytes, table
+from metta.cli.tables import printable, shown_bytes, table
 
 __all__ = ["configure", "run"]
 
@@ -96,6 +96,5 @@ def _shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
     """A value on one line; what a terminal would obey is written as a code."""
     if value is None:
         return "-"
-    text = f"{value:,}" if type(value) is int else str(value)
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = printable(f"{value:,}" if type(value) is int else str(value))
     return text if len(text) <= most else f"{text[: most - 3]}..."

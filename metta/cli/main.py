@@ -28,7 +28,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("metta.cli.train_command", "train a policy on a Gymnasium environment"),
+    "train": Command(
+        "metta.cli.train_command", "train a policy, on the grid world or any environment"
+    ),
     "resume": Command("metta.cli.resume", "go on with a run"),
     "finetune": Command("metta.cli.finetune", "begin a new run with the weights of a saved policy"),
     "runs": Command("metta.cli.runs", "list runs, or show one"),

@@ -1,14 +1,16 @@
 """`metta replay`: play a recorded episode in the terminal, or write it as a video."""
 
 import argparse
+import re
 import shutil
 import sys
 import time
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.resume import find_run
-from metta.cli.tables import shown_bytes, table
+from metta.cli.tables import printable, shown_bytes, table
 from metta.errors import ConfigError, UnsafeFileError
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["configure", "find_replays", "run"]
 
 _SUFFIX = ".replay"
+_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 _MARGIN = 2
 """Lines of a terminal that are left for captions."""
 
@@ -135,7 +138,7 @@ def _of_simulation(
     if not chosen:
         known = sorted({info.simulation for _, info in found})
         raise ConfigError(
-            f"there is no replay of the simulation {name!r}; there are {_shown(', '.join(known))}"
+            f"there is no replay of the simulation {name!r}; there are {printable(', '.join(known))}"
         )
     return chosen
 
@@ -157,13 +160,13 @@ def _table(found: "list[tuple[Path, ReplayInfo]]") -> str:
     rows += [
         (
             "-" if info.epoch is None else str(info.epoch),
-            _shown(info.simulation or info.env),
+            info.simulation or info.env,
             info.kind,
             f"{info.num_steps:,}",
             f"{info.mean_return:.2f}",
             info.ended,
             shown_bytes(path.stat().st_size),
-            _shown(str(path)),
+            str(path),
         )
         for path, info in found
     ]
@@ -194,17 +197,19 @@ def _play(replay: "Replay", moments: range, options: argparse.Namespace) -> None
         print("it is made of images: write them with --out FILE.mp4 or FILE.gif, or use a terminal")
         return
     color = is_terminal and not options.no_color
-    columns, lines = shutil.get_terminal_size()
+    screen, lines = shutil.get_terminal_size()
+    columns = screen
     if replay.info.kind == "frames":
         if options.no_color:
             raise ConfigError(
                 "images cannot be shown without colour; leave --no-color out, or use --out"
             )
-        columns = _fitting_columns(replay, columns, lines - _MARGIN)
+        columns = _fitting_columns(replay, screen, lines - _MARGIN)
     drawn = 0
     for caption, text in captioned_texts(replay, moments, color=color, width=columns):
         if is_terminal:
-            drawn = _redraw(f"{text}\n{caption[: columns - 1]}", drawn)
+            fitting = "\n".join(_cut(line, screen) for line in text.split("\n"))
+            drawn = _redraw(f"{fitting}\n{caption[: screen - 1]}", drawn)
             time.sleep(1.0 / options.speed)
         else:
             print(f"--- {caption}\n{text}")
@@ -214,6 +219,27 @@ def _fitting_columns(replay: "Replay", columns: int, lines: int) -> int:
     """How wide an image may be so that its half blocks fit the height, too."""
     height, width, _ = replay.frame(0).shape
     return max(1, min(columns, 2 * max(lines, 1) * int(width) // int(height)))
+
+
+def _cut(line: str, columns: int) -> str:
+    """The part of a line that a terminal does not wrap; all codes of colours stay, they take no room."""
+    kept, left = [], columns
+    for piece in _STYLE.split(line):
+        if _STYLE.fullmatch(piece):
+            kept.append(piece)
+            continue
+        for sign in piece:
+            left -= _columns_of(sign)
+            if left >= 0:
+                kept.append(sign)
+    return "".join(kept)
+
+
+def _columns_of(sign: str) -> int:
+    """How many columns a terminal gives to a sign."""
+    if unicodedata.combining(sign):
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
 
 
 def _redraw(text: str, drawn: int) -> int:
@@ -229,9 +255,4 @@ def _headline(info: "ReplayInfo") -> str:
     parts += [] if info.epoch is None else [f"epoch {info.epoch:,}"]
     parts += [f"{info.num_agents} agents"] if info.num_agents > 1 else []
     parts += [f"{info.num_steps:,} steps", f"return {info.mean_return:.4g}", info.ended]
-    return _shown(", ".join(parts))
-
-
-def _shown(text: str) -> str:
-    """What a terminal would obey is written as a code."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(", ".join(parts))

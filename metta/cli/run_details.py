@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metta.cli.run_summary import UNREADABLE, seconds_since, shown_time
+from metta.cli.tables import printable
 from metta.loggers.event_log import Event, read_events
 
 __all__ = ["RunDetails", "Saved", "Scores", "details_from_log"]
@@ -72,7 +73,10 @@ class RunDetails:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people; parts that are empty are left out."""
+        """For people, `printable`; parts that are empty are left out."""
+        yield from map(printable, self._raw_lines())
+
+    def _raw_lines(self) -> Iterator[str]:
         if self.last_heartbeat is not None:
             ago = seconds_since(self.last_heartbeat)
             yield f"last heartbeat: {shown_time(self.last_heartbeat)}, {ago:,.0f} s ago"
@@ -121,7 +125,6 @@ class _LogDetails:
 
     def __init__(self) -> None:
         self.last_heartbeat: float | None = None
-        self.metrics: dict[str, float] = {}
         self.by_kind: dict[str, list[tuple[str, int, Any]]] = {}
         """Kind -> (run, epoch, what it says)."""
 
@@ -135,26 +138,30 @@ class _LogDetails:
         elif event.kind == "heartbeat":
             self.last_heartbeat = float(event.time)
         elif event.kind == "metrics":
-            self.metrics |= {name: _number(n) for name, n in payload["metrics"].items()}
+            metrics = {name: _number(n) for name, n in payload["metrics"].items()}
+            self._keep(event, int(payload.get("epoch", 0)), metrics)
         elif event.kind == "evaluation":
             scores = payload["scores"]
             simulations = scores.get("simulation_scores", scores)
             numbers = {str(name): _number(score) for name, score in simulations.items()}
             about = Scores(int(payload["epoch"]), str(payload.get("suite") or ""), numbers)
-            self._keep(event, about)
+            self._keep(event, about.epoch, about)
         elif event.kind in ("policy", "replay"):
             epoch, step = int(payload["epoch"]), int(payload["agent_step"])
             simulation = payload.get("simulation")
-            self._keep(event, Saved(epoch, step, str(payload["uri"]), simulation))
+            self._keep(event, epoch, Saved(epoch, step, str(payload["uri"]), simulation))
 
-    def _keep(self, event: Event, about: Scores | Saved) -> None:
-        self.by_kind.setdefault(event.kind, []).append((event.run, about.epoch, about))
+    def _keep(self, event: Event, epoch: int, about: dict[str, float] | Scores | Saved) -> None:
+        self.by_kind.setdefault(event.kind, []).append((event.run, epoch, about))
 
     def details(self) -> RunDetails:
         scores = [about for *_, about in self.by_kind.get("evaluation", [])]
+        metrics: dict[str, float] = {}
+        for *_, found in self.by_kind.get("metrics", []):
+            metrics |= found
         return RunDetails(
             last_heartbeat=self.last_heartbeat,
-            metrics=self.metrics,
+            metrics=metrics,
             scores=scores[-1] if scores else None,
             policies=[about for *_, about in self.by_kind.get("policy", [])],
             replays=[about for *_, about in self.by_kind.get("replay", [])],

@@ -141,8 +141,11 @@ def seconds_since(moment: float) -> float:
 
 
 def shown_time(seconds: float) -> str:
-    """A moment, given in seconds since 1970, as people here write it."""
-    moment = datetime.datetime.fromtimestamp(seconds)
+    """A moment, given in seconds since 1970, as people here write it; ``-`` where no calendar has it."""
+    try:
+        moment = datetime.datetime.fromtimestamp(seconds)
+    except (OverflowError, ValueError, OSError):
+        return "-"
     return moment.isoformat(sep=" ", timespec="seconds")
 
 

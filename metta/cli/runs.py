@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from metta.cli.database_option import URL_VARIABLE
 from metta.cli.resume import find_run
-from metta.cli.tables import table
+from metta.cli.tables import printable, table
 from metta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -140,4 +140,5 @@ def _details(summary: "RunSummary", *, is_folder: bool) -> str:
     else:
         shown["id"] = shown.pop("path")
     width = max(map(len, shown))
-    return "\n".join(f"{name:<{width}}  {'-' if v is None else v}" for name, v in shown.items())
+    values = {name: "-" if value is None else str(value) for name, value in shown.items()}
+    return "\n".join(f"{name:<{width}}  {printable(value)}" for name, value in values.items())

@@ -3,11 +3,12 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metta.cli.database_option import add_database, database_of
-from metta.cli.tables import table
+from metta.cli.tables import printable, table
 from metta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,13 +53,20 @@ def _configure_ingest(own: argparse.ArgumentParser) -> None:
 
 
 def _configure_query(own: argparse.ArgumentParser) -> None:
-    own.description = "Prints what one SQL statement finds; it can change nothing."
+    own.description = (
+        "Prints what one SQL statement finds (SELECT, WITH, VALUES); it only reads. "
+        "PostgreSQL answers no EXPLAIN or SHOW here."
+    )
     own.add_argument("sql", metavar="SQL", help="e.g. 'SELECT name, outcome, epoch FROM runs'")
     add_database(own)
     own.add_argument(
         "--limit", type=int, default=1000, metavar="N", help="most rows (default: %(default)s)"
     )
-    own.add_argument("--json", action="store_true", help="one JSON object per row, for scripts")
+    own.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object per row, for scripts; the second column `a` is `a_2` there",
+    )
 
 
 def _configure_export(own: argparse.ArgumentParser) -> None:
@@ -97,7 +105,7 @@ def _ingest(options: argparse.Namespace) -> int:
             report.add(ingester.ingest_folder(place))
         print(_shown(report, ingester))
     for problem in report.problems.values():
-        print(f"metta: {problem}", file=sys.stderr)
+        print(printable(f"metta: {problem}"), file=sys.stderr)
     return 1 if report.problems else 0
 
 
@@ -149,13 +157,26 @@ def _query(options: argparse.Namespace) -> int:
     with StatsReader(database_of(options)) as reader, reader.connect() as connection:
         found = run_query(connection, options.sql, limit=options.limit)
     if options.json:
+        names = _unique(found.columns)
         for row in found.rows:
-            print(json.dumps(dict(zip(found.columns, row, strict=True)), default=str))
+            print(json.dumps(dict(zip(names, row, strict=True)), default=str))
     else:
         print(table([found.columns, *([_cell(value) for value in row] for row in found.rows)]))
     if found.is_cut:
         print(f"metta: there are more than {options.limit} rows; see --limit", file=sys.stderr)
     return 0
+
+
+def _unique(columns: Sequence[str]) -> list[str]:
+    """Names of columns, each once: of several `a`, the second becomes `a_2`, if no column is named so."""
+    names: list[str] = []
+    for column in columns:
+        name, number = column, 1
+        while name in names or (number > 1 and name in columns):
+            number += 1
+            name = f"{column}_{number}"
+        names.append(name)
+    return names
 
 
 def _cell(value: Any) -> str:

@@ -2,15 +2,21 @@
 
 from collections.abc import Sequence
 
-__all__ = ["shown_bytes", "table"]
+__all__ = ["printable", "shown_bytes", "table"]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as lines with columns of equal width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """Rows as `printable` lines with columns of equal width."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-             for row in rows]  # fmt: skip
+             for row in shown]  # fmt: skip
     return "\n".join(line.rstrip() for line in lines)
+
+
+def printable(text: str) -> str:
+    """A text of unknown origin on one line; what a terminal would obey is written as a code."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown_bytes(count: float) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "add_run_options", "checked_options", "run"]
 
+_SUITE = "trainer.evaluation.suite"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
@@ -66,6 +68,7 @@ def checked_options(options: argparse.Namespace) -> tuple["Resolved", Path]:
     output = _writable(Path(options.output))
     _check_run_name(options.run, resolved)
     _check_env(resolved)
+    _check_suite(resolved)
     _check_device(resolved)
     return resolved, output
 
@@ -93,6 +96,19 @@ def _check_env(resolved: "Resolved") -> None:
         check_env_id(env_id)
     except EnvError as error:
         raise ConfigError(f"trainer.curriculum.env ({origin}): {error}") from error
+
+
+def _check_suite(resolved: "Resolved") -> None:
+    """Refuse a suite that does not exist, or is none."""
+    from metta.train.sim_config import find_suite
+
+    suite, origin = resolved.config.trainer.evaluation.suite, resolved.origins[_SUITE]
+    if suite is None:
+        return
+    try:
+        find_suite(suite)
+    except ConfigError as error:
+        raise ConfigError(f"{_SUITE} ({origin}): {error}") from error
 
 
 def _check_device(resolved: "Resolved") -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from metta.database.connection import is_sqlite
 from metta.database.event_rows import EventRows, Row
-from metta.database.schema import METADATA, REWOUND, events, metric_names, runs
+from metta.database.schema import METADATA, NAMED, REWOUND, events, metric_names, runs
 from metta.errors import DatabaseError
 from metta.loggers.plain_json import to_json
 
@@ -41,7 +41,7 @@ def names_in(batch: Iterable[EventRows]) -> set[str]:
     return {
         row["name"]
         for event_rows in batch
-        for table in ("metric_values", "episode_values")
+        for table in NAMED
         for row in event_rows.rows.get(table, ())
     }
 
@@ -179,7 +179,7 @@ class _Pending:
         self.rows["events"].append({**key, **about})
         for table, rows in found.rows.items():
             target = self.rows[table]
-            if table in ("metric_values", "episode_values"):
+            if table in NAMED:
                 for row in rows:
                     row["name_id"] = self.name_ids[row.pop("name")]
             for row in rows:

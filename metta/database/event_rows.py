@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,7 +156,43 @@ def _evaluation(event: Event, payload: Mapping[str, Any]) -> EventRows:
         }
         for name, score in found.items()
     ]
-    return EventRows(event, {"evaluations": [about], "simulation_scores": rows})
+    played = scores.get("episodes", {}) if "simulation_scores" in scores else {}
+    others = _simulation_episodes(where["epoch"], _mapping(played, "episodes"))
+    return EventRows(event, {"evaluations": [about], "simulation_scores": rows, **others})
+
+
+def _simulation_episodes(epoch: int, played: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """Rows of the episodes that an evaluation tells of, and of their agents where it does."""
+    episodes: list[Row] = []
+    agents: list[Row] = []
+    named = {_text(name, "simulation")[:_LONGEST_NAME]: told for name, told in played.items()}
+    for simulation, told in named.items():
+        where = {"simulation": simulation, "epoch": epoch}
+        about = _mapping(told, "episodes")
+        lengths = list(_sequence(about.get("lengths", [])))
+        for number, value in enumerate(_sequence(about.get("returns", []))):
+            length = _number(lengths[number]) if number < len(lengths) else None
+            numbers = {"episode_return": _number(value), "episode_length": length}
+            episodes.append({**where, "number": number, **numbers})
+        agents += [{**where, **row} for row in _agent_rows(about.get("agents"))]
+    return {"simulation_episodes": episodes, "agent_values": agents}
+
+
+def _agent_rows(agents: Any) -> Iterator[Row]:
+    """One number each; what the environment said has ``env/`` before its name."""
+    if agents is None:
+        return
+    found: dict[tuple[int, int, str], float | None] = {}
+    for key, name in (("returns", "episode_return"), ("lengths", "episode_length")):
+        for number, values in enumerate(_sequence(_mapping(agents, "agents").get(key, []))):
+            for agent, value in enumerate(_sequence(values)):
+                found[number, agent, name] = _number(value)
+    for number, infos in enumerate(_sequence(agents.get("infos", []))):
+        for agent, info in enumerate(_sequence(infos)):
+            for name, value in _named_numbers(info, "infos").items():
+                found[number, agent, f"env/{name}"[:_LONGEST_NAME]] = value
+    for (number, agent, name), value in found.items():
+        yield {"number": number, "agent": agent, "name": name, "value": value}
 
 
 def _policy(event: Event, payload: Mapping[str, Any]) -> EventRows:

@@ -1,12 +1,20 @@
 """From no database, or an old one, to the newest schema."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from sqlalchemy import Connection, Engine, inspect, select, text, update
 
 from metta.database.connection import database_errors, shown, sqlite_path
-from metta.database.schema import METADATA, SCHEMA_VERSION, VIEWS, replays, schema_version
+from metta.database.schema import (
+    METADATA,
+    SCHEMA_VERSION,
+    VIEWS,
+    agent_values,
+    replays,
+    schema_version,
+    simulation_episodes,
+)
 from metta.errors import DatabaseError
 from metta.files import make_folders
 
@@ -14,6 +22,7 @@ __all__ = ["MIGRATIONS", "check_version", "migrate"]
 
 _LOCK = 7_263_541
 """Names the lock that a migration takes in PostgreSQL."""
+_VIEWS_OF_2 = ("metrics", "episode_metrics", "scores", "category_scores", "suite_scores")
 _TRIES = 100
 """How often the write-ahead log is asked for while others hold the file."""
 
@@ -93,10 +102,12 @@ def _use_write_ahead_log(engine: Engine) -> None:
         connection.close()
 
 
-def _create_views(connection: Connection) -> None:
+def _create_views(connection: Connection, names: Iterable[str] = tuple(VIEWS)) -> None:
     quote = connection.dialect.identifier_preparer.quote
-    for name, query in VIEWS.items():
-        shape = query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
+    for name in names:
+        shape = VIEWS[name].compile(
+            dialect=connection.dialect, compile_kwargs={"literal_binds": True}
+        )
         connection.exec_driver_sql(f"CREATE VIEW {quote(name)} AS {shape}")
 
 
@@ -107,12 +118,14 @@ def _to_version_2(connection: Connection) -> None:
         "UPDATE runs SET starts = (SELECT count(*) FROM events "
         "WHERE events.run_id = runs.id AND events.kind = 'run_start')"
     )
-    _create_views(connection)
+    _create_views(connection, _VIEWS_OF_2)
 
 
 def _to_version_3(connection: Connection) -> None:
-    """Replays have a table; events of them that are there already stay among the events."""
-    replays.create(connection)
+    """Replays, episodes of evaluations and their agents have tables, for events from here on."""
+    for table in (replays, simulation_episodes, agent_values):
+        table.create(connection)
+    _create_views(connection, ["agent_metrics"])
 
 
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {2: _to_version_2, 3: _to_version_3}

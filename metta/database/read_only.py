@@ -17,6 +17,7 @@ __all__ = ["QueryResult", "run_query"]
 _ALLOWED = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
+_CURSOR = "metta_query"
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,21 @@ def run_query(connection: Connection, statement: str, *, limit: int = 1000) -> Q
             print(run_query(connection, "SELECT name, outcome FROM runs").rows)
 
     Whatever would change something is a `DatabaseError`: SQLite is opened for reading and asked for
-    nothing else, PostgreSQL is in a read-only transaction, which a second statement cannot leave.
+    nothing else; PostgreSQL is in a read-only transaction, and the statement is that of a cursor on the
+    server, which can be SELECT, WITH, VALUES or TABLE, but neither COPY, which could start programs, nor
+    EXPLAIN or SHOW, nor several statements. Only the rows that are asked for are computed there. Some
+    functions of PostgreSQL act at once, as `pg_terminate_backend`: the user's rights are their limit.
     """
     if limit < 1:
         raise ConfigError(f"limit={limit} must be 1 or more")
     driver: Any = connection.connection.driver_connection
     errors = connection.dialect.loaded_dbapi
-    # PostgreSQL prepares single statements only, so none can end the transaction for the next
-    options = {} if is_sqlite(connection) else {"prepare": True}
+    # with a name it is a cursor on the server: DECLARE ... CURSOR FOR takes one question and no COPY
+    name = () if is_sqlite(connection) else (_CURSOR,)
     with _only_reading(connection, driver):
-        cursor = driver.cursor()
+        cursor = driver.cursor(*name)
         try:
-            cursor.execute(statement, **options)
+            cursor.execute(statement)
             if cursor.description is None:
                 raise DatabaseError("the statement gives no rows; ask with SELECT ...")
             rows = [tuple(row) for row in cursor.fetchmany(limit + 1)]

@@ -194,6 +194,30 @@ simulation_scores = _event_table(
 )
 """Scores of an evaluation; a simulation is named ``category/simulation``."""
 
+simulation_episodes = _event_table(
+    "simulation_episodes",
+    _key("simulation", Text),
+    _key("number", Integer),
+    Column("epoch", BigInteger, nullable=False),
+    Column("episode_return", Double),
+    Column("episode_length", Double),
+    keys=("simulation", "number"),
+)
+"""Episodes of an evaluation, numbered from 0 in the order in which they started."""
+
+agent_values = _event_table(
+    "agent_values",
+    _key("simulation", Text),
+    _key("number", Integer),
+    _key("agent", Integer),
+    _key("name_id", Integer),
+    Column("epoch", BigInteger, nullable=False),
+    Column("value", Double),
+    keys=("simulation", "number", "agent", "name_id"),
+)
+"""What each agent came to in an episode of an evaluation: its return, its length, and what the environment
+said of it (``env/...``)."""
+
 replays = _event_table(
     "replays",
     Column("epoch", BigInteger, nullable=False),
@@ -215,9 +239,14 @@ heartbeats = _event_table(
 """Signs of life; `numbers` is all that they said."""
 
 REWOUND = (
-    epochs, metric_values, episodes, episode_values, policies, evaluations, simulation_scores, replays,
+    epochs, metric_values, episodes, episode_values, policies, evaluations, simulation_scores,
+    simulation_episodes, agent_values, replays,
 )  # fmt: skip
 """Tables whose rows of later epochs do not count any more when a run goes on from an earlier one."""
+
+
+NAMED = (metric_values.name, episode_values.name, agent_values.name)
+"""Tables whose rows have a name among `metric_names`."""
 
 
 def _metrics() -> Select[Any]:
@@ -244,6 +273,21 @@ def _episode_metrics() -> Select[Any]:
         metric_names.c.name,
         episode_values.c.value,
     ).select_from(table.join(metric_names, metric_names.c.id == episode_values.c.name_id))
+
+
+def _agent_metrics() -> Select[Any]:
+    table = agent_values.join(runs, runs.c.id == agent_values.c.run_id)
+    return select(
+        runs.c.run,
+        runs.c.name.label("run_name"),
+        agent_values.c.sequence,
+        agent_values.c.epoch,
+        agent_values.c.simulation,
+        agent_values.c.number,
+        agent_values.c.agent,
+        metric_names.c.name,
+        agent_values.c.value,
+    ).select_from(table.join(metric_names, metric_names.c.id == agent_values.c.name_id))
 
 
 def _scores() -> Select[Any]:
@@ -290,6 +334,7 @@ def _suite_scores() -> Select[Any]:
 VIEWS: dict[str, Select[Any]] = {
     "metrics": _metrics(),
     "episode_metrics": _episode_metrics(),
+    "agent_metrics": _agent_metrics(),
     "scores": _scores(),
     "category_scores": _category_scores(),
     "suite_scores": _suite_scores(),

@@ -26,6 +26,7 @@ __all__ = [
     "TaskedVecEnv",
     "VecEnv",
     "agents_per_env",
+    "find_promise",
     "group_slices",
 ]
 
@@ -189,6 +190,20 @@ class TaskedVecEnv(VecEnv, Protocol):
         episode has begun (`starts`).
         """
         ...
+
+
+def find_promise(env: VecEnv, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+    """How environments can come back; those without a state of their own only by fresh episodes."""
+    if isinstance(env, RestorableVecEnv):
+        return env.prepare_restore(wanted)
+    if wanted == "sync_reset":
+        return RestorePromise("sync_reset", "")
+    if wanted in ("snapshot", "replay"):
+        raise ConfigError(
+            f"env_restore={wanted!r} needs an environment with prepare_restore, state_dict and "
+            f"load_state_dict, which {type(env).__name__} lacks; use 'auto' or 'sync_reset'"
+        )
+    return RestorePromise("boundary", f"{type(env).__name__} has no state_dict")
 
 
 def agents_per_env(vec_env: VecEnv) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestorePromise, VecEnv
+from metta.envs.vec_env import RestoreClass, RestorePromise, VecEnv, find_promise
 
 __all__ = ["VecEnvWrapper"]
 
@@ -28,9 +28,7 @@ class VecEnvWrapper:
 
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
         """What the environments promise."""
-        if isinstance(self.inner, RestorableVecEnv):
-            return self.inner.prepare_restore(wanted)
-        return RestorePromise("boundary", f"{type(self.inner).__name__} has no state_dict")
+        return find_promise(self.inner, wanted)
 
     def close(self) -> None:
         """Close the environments."""

@@ -100,6 +100,8 @@ class TrainingCheckpointer:
             )
         self.checkpoint_dir = Path(checkpoint_dir).absolute()
         self.policy_store = policy_store or PolicyStore(self.checkpoint_dir)
+        self.awaited_epochs: frozenset[int] = frozenset()
+        """Epochs whose scores are still to come: their checkpoints stay until then."""
         self.wandb_run = wandb_run
         self.registry = registry
         self.keep_last, self.keep_every = keep_last, keep_every
@@ -265,7 +267,7 @@ class TrainingCheckpointer:
         record = record_of_checkpoint(read_entry(path))
         rules = {"keep_last": self.keep_last, "keep_every": self.keep_every}
         try:
-            prune_checkpoints(folder, newest=path, **rules)
+            prune_checkpoints(folder, newest=path, keep_epochs=self.awaited_epochs, **rules)
         except OSError as error:  # the new one is safe; the old ones go with the next
             warnings.warn(
                 f"old checkpoints in {str(folder)!r} could not be removed: {error}",

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -77,12 +77,14 @@ class RolloutCollector:
         """Tasks come from a curriculum that has several of them."""
         if curriculum is None or curriculum.is_single:
             return None
-        if not isinstance(self.vec_env, TaskedVecEnv):
+        # asked by hand: from Python 3.12 on, protocols do not see what a wrapper passes on
+        if not hasattr(self.vec_env, "next_tasks"):
             raise EnvError(
                 f"{type(self.vec_env).__name__} plays one task only, but the curriculum has "
                 f"{len(curriculum.tasks)}; make it of them: make_vec_env(curriculum.tasks, ...)"
             )
-        return TaskFeed(self.vec_env, curriculum, seed=self.seed, rank=self.rank)
+        tasked = cast("TaskedVecEnv", self.vec_env)
+        return TaskFeed(tasked, curriculum, seed=self.seed, rank=self.rank)
 
     @property
     def actor_kind(self) -> str:

@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestorePromise
-from metta.errors import ConfigError, EnvError, MettaWarning, StateError
+from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestorePromise, find_promise
+from metta.errors import EnvError, MettaWarning, StateError
 from metta.rl.collector import RolloutCollector
 
 __all__ = ["EnvironmentState", "WantedRestore"]
@@ -39,22 +39,9 @@ class EnvironmentState:
         ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike.
         """
         if self.promise is None:
-            self.promise = self._find_promise(wanted)
+            self.promise = find_promise(self.collector.vec_env, wanted)
             self._syncs = self.promise.restore_class == "sync_reset"
         return self.promise
-
-    def _find_promise(self, wanted: WantedRestore) -> RestorePromise:
-        env = self.collector.vec_env
-        if isinstance(env, RestorableVecEnv):
-            return env.prepare_restore(wanted)
-        if wanted == "sync_reset":
-            return RestorePromise("sync_reset", "")
-        if wanted in ("snapshot", "replay"):
-            raise ConfigError(
-                f"env_restore={wanted!r} needs an environment with prepare_restore, state_dict and "
-                f"load_state_dict, which {type(env).__name__} lacks; use 'auto' or 'sync_reset'"
-            )
-        return RestorePromise("boundary", f"{type(env).__name__} has no state_dict")
 
     def begin_epoch_to_save(self) -> None:
         """A checkpoint is about to be taken: with ``sync_reset``, episodes end here."""

@@ -15,7 +15,7 @@ from metta.agent.policy import Policy
 from metta.curriculum import Task
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, MettaWarning, PolicyError
-from metta.rl.replay_file import replay_name, save_replay
+from metta.rl.replay_file import remove_leftovers, replay_name, save_replay
 from metta.seeding import derive_seed
 from metta.sim.episode_scores import EpisodeScores
 from metta.sim.recording import record_episode
@@ -158,6 +158,7 @@ class PolicyEvaluator:
         """
         about = {"epoch": epoch, "agent_step": agent_step, "policy_uri": policy_uri}
         found = Recorded()
+        remove_leftovers(folder)
         for name, config in self.suite.simulations.items():
             try:
                 replay = self._recorded(policy, name, config, about)

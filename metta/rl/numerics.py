@@ -18,7 +18,7 @@ from metta.train.machine import plan_config
 from metta.train.settings import changed_paths, paths_set_by
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
-__all__ = ["NumericsPlan", "resolve_batch", "resolve_device", "resolve_plan"]
+__all__ = ["NumericsPlan", "resolve_batch", "resolve_device", "resolve_plan", "threads_for"]
 
 _SMALL_POLICY = 1_000_000
 """Parameters below which one thread beats several."""
@@ -74,15 +74,19 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return resolved
 
 
+def threads_for(policy: Policy) -> int:
+    """One thread for small networks, for which several would only wait for each other."""
+    size = sum(parameter.numel() for parameter in policy.parameters())
+    convolves = any(isinstance(module, torch.nn.Conv2d) for module in policy.modules())
+    return 1 if size < _SMALL_POLICY and not convolves else torch.get_num_threads()
+
+
 def resolve_plan(
     config: TrainerConfig, policy: Policy, num_groups: int, actor: str
 ) -> NumericsPlan:
     """Fill in what the configuration leaves open; `actor` is the kind that was really built."""
-    size = sum(parameter.numel() for parameter in policy.parameters())
-    convolves = any(isinstance(module, torch.nn.Conv2d) for module in policy.modules())
-    automatic = 1 if size < _SMALL_POLICY and not convolves else torch.get_num_threads()
     return NumericsPlan(
-        threads=config.numerics.threads or automatic,
+        threads=config.numerics.threads or threads_for(policy),
         actor=actor,
         driver=config.numerics.driver,
         groups=num_groups,

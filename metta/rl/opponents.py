@@ -34,7 +34,7 @@ class OpponentPool:
     """
 
     state_name = "opponents"
-    state_version = 1
+    state_version = 2
 
     def __init__(
         self, learner: Policy, fixed: Sequence[Policy] = (), *, interval: int = 0, size: int = 8

@@ -4,6 +4,7 @@ A tensor ``<track>/<stream>`` is one stream of a track, as `metta.sim.change_lis
 metadata entry ``replay`` holds what the episode was and the type and shape of each track.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import numpy as np
 import safetensors.numpy
 
 from metta.errors import UnsafeFileError
-from metta.files import TEMPORARY, atomic_write
+from metta.files import TEMPORARY, atomic_write, remove_file
 from metta.sim.change_lists import Track
 from metta.sim.replay import Replay, ReplayInfo
 from metta.store.safe_json import parse_json
@@ -27,6 +28,7 @@ __all__ = [
     "list_replays",
     "load_replay",
     "read_replay_info",
+    "remove_leftovers",
     "replay_name",
     "save_replay",
 ]
@@ -36,6 +38,9 @@ FORMAT = "metta-replay"
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 2**30
 _METADATA = "replay"
+_LEFTOVER = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{32}")
+_LEFTOVER_SECONDS = 3600.0
+"""Younger files may be those of somebody who is still writing."""
 _MOST_NAME = 80
 _TRACK_KEYS = {"dtype", "shape", "unit", "num_frames", "num_changes"}
 
@@ -55,8 +60,11 @@ def replay_name(epoch: int, simulation: str, *, is_taken: bool = False) -> str:
 def save_replay(path: str | os.PathLike[str], replay: Replay) -> Path:
     """Write a replay atomically; a crash leaves the old file or the new one.
 
-    save_replay("first.replay", record_episode(policy, "CartPole-v1"))
+        save_replay("first.replay", record_episode(policy, "CartPole-v1"))
+
+    `UnsafeFileError` where it is larger than what `load_replay` reads.
     """
+    _refuse_large(path, sum(track.compressed_bytes for track in replay.tracks.values()))
     about = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -81,11 +89,7 @@ def load_replay(path: str | os.PathLike[str]) -> Replay:
     are noticed when they are played.
     """
     announced, about = _read_header(path)
-    if announced.data_bytes > MAX_FILE_BYTES:
-        raise UnsafeFileError(
-            f"{os.fspath(path)!r} has {announced.data_bytes} bytes; replays of up to {MAX_FILE_BYTES} "
-            "bytes are read"
-        )
+    _refuse_large(path, announced.data_bytes)
     streams: dict[str, dict[str, bytes]] = {}
     for name, tensor in load_announced(path, announced).items():
         track, _, stream = name.rpartition("/")
@@ -120,6 +124,32 @@ def list_replays(folder: str | os.PathLike[str]) -> list[tuple[Path, ReplayInfo]
         except UnsafeFileError:  # whoever names it is told why
             continue
     return sorted(found, key=lambda one: (one[1].epoch or 0, one[0].name))
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Remove what was being written to a folder when its process was killed, an hour ago or longer.
+
+    What cannot be removed stays; links and folders are nobody's leftovers.
+    """
+    place = Path(folder)
+    with contextlib.suppress(OSError):  # there may be no such folder yet
+        found = [path for path in place.iterdir() if _LEFTOVER.fullmatch(path.name)]
+        left = [path for path in found if path.is_file() and not path.is_symlink()]
+        if left:
+            place.touch()  # the clock that dated the files, which may be another computer's
+            now = place.stat().st_mtime
+        for path in left:
+            with contextlib.suppress(OSError):
+                if now - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                    remove_file(path)
+
+
+def _refuse_large(path: str | os.PathLike[str], size: int) -> None:
+    if size > MAX_FILE_BYTES:
+        raise UnsafeFileError(
+            f"{os.fspath(path)!r} has {size} bytes; replays of up to {MAX_FILE_BYTES} bytes are written "
+            "and read"
+        )
 
 
 def _read_header(path: str | os.PathLike[str]) -> tuple[TensorFile, dict[str, Any]]:

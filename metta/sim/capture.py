@@ -23,7 +23,7 @@ from metta.envs.row_spec import GymEnv
 from metta.envs.vec_env import VecEnv
 from metta.errors import EnvError
 from metta.sim.change_lists import Track, TrackEncoder
-from metta.sim.replay import Kind
+from metta.sim.replay import MAX_TEXT_BYTES, Kind
 from metta.spaces import obs_spec_of
 from metta.train.agent_groups import AGENT_GROUPS
 
@@ -31,7 +31,6 @@ __all__ = ["MOST_STEPS", "Scene", "open_scene"]
 
 MOST_STEPS = 999_999
 """A recording is never longer: the double of a grid world must not come to its own end."""
-_MOST_TEXT = 2**20
 _MODES: dict[str, Kind] = {"rgb_array": "frames", "ansi": "text"}
 """Ways to draw that are asked for, the best first."""
 _PROBE_SEED = 0
@@ -46,6 +45,11 @@ class Scene(Protocol):
     vec_env: VecEnv
     """One environment, which plays; whoever opened the scene closes it."""
     fps: float | None
+
+    @property
+    def compressed_bytes(self) -> int:
+        """Size of what was recorded so far."""
+        ...
 
     def begin(self, seed: int) -> None:
         """The environment is about to be reset with the seeds that belong to `seed`."""
@@ -99,6 +103,11 @@ class GridScene:
         self.double = double
         self._encoders: dict[str, TrackEncoder] = {}
 
+    @property
+    def compressed_bytes(self) -> int:
+        """Size of what was recorded so far."""
+        return sum(encoder.compressed_bytes for encoder in self._encoders.values())
+
     def begin(self, seed: int) -> None:
         """Reset the double."""
         seeds = row_seeds(seed, self.double.num_rows)
@@ -138,6 +147,11 @@ class DrawnScene:
         self._recorder: _Recorder | None = None
         sizes = {AGENT_GROUPS: list(groups)} if groups else {}
         self.vec_env = make_vec_env(lambda: self._captured(make(**more)), env_kwargs=sizes)
+
+    @property
+    def compressed_bytes(self) -> int:
+        """Size of what was recorded so far."""
+        return 0 if self._recorder is None else self._recorder.compressed_bytes
 
     def begin(self, seed: int) -> None:
         """The wrapper looks by itself."""
@@ -188,6 +202,9 @@ class CapturingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _Recorder(Protocol):
+    @property
+    def compressed_bytes(self) -> int: ...
+
     def begin(self) -> None: ...
 
     def look(self, observation: Any) -> None: ...
@@ -211,6 +228,10 @@ class _FrameRecorder:
             self._encoder = TrackEncoder(np.uint8, frame.shape, unit=3)
         self._encoder.append(frame)
 
+    @property
+    def compressed_bytes(self) -> int:
+        return 0 if self._encoder is None else self._encoder.compressed_bytes
+
     def tracks(self) -> dict[str, Track]:
         assert self._encoder is not None, "tracks come after the reset"
         return {"frames": self._encoder.finish()}
@@ -228,9 +249,9 @@ class _TextRecorder:
 
     def look(self, _: Any) -> None:
         written = (_as_text(self._env.render()) or "").replace("\0", "").encode("utf-8", "replace")
-        if len(written) > _MOST_TEXT:
+        if len(written) > MAX_TEXT_BYTES:
             raise EnvError(
-                f"{self._env} drew a text of {len(written)} bytes, more than {_MOST_TEXT}"
+                f"{self._env} drew a text of {len(written)} bytes, more than {MAX_TEXT_BYTES}"
             )
         size = self._encoder.shape[0]
         while size < len(written):
@@ -249,6 +270,10 @@ class _TextRecorder:
         padded = np.zeros(self._encoder.shape, np.uint8)
         padded[: len(written)] = np.frombuffer(written, np.uint8)
         self._encoder.append(padded)
+
+    @property
+    def compressed_bytes(self) -> int:
+        return self._encoder.compressed_bytes
 
     def tracks(self) -> dict[str, Track]:
         return {"text": self._encoder.finish()}
@@ -277,6 +302,10 @@ class _ObservationRecorder:
             if name not in self._encoders:
                 self._encoders[name] = TrackEncoder(array.dtype, array.shape)
             self._encoders[name].append(array)
+
+    @property
+    def compressed_bytes(self) -> int:
+        return sum(encoder.compressed_bytes for encoder in self._encoders.values())
 
     def tracks(self) -> dict[str, Track]:
         return {f"observations/{name}": one.finish() for name, one in self._encoders.items()}

@@ -142,6 +142,11 @@ class TrackEncoder:
         self._last = np.zeros(0, np.uint8)
         self._streams = {name: _Deflater() for name in STREAMS}
 
+    @property
+    def compressed_bytes(self) -> int:
+        """Size of all streams so far, but for what is not deflated yet: some kilobytes at most."""
+        return sum(stream.size for stream in self._streams.values())
+
     def append(self, array: np.ndarray) -> None:
         """The next moment; the array may be changed afterwards."""
         if array.shape != self.shape or array.dtype != self.dtype:
@@ -262,11 +267,13 @@ class _Deflater:
     def __init__(self) -> None:
         self._compressor = zlib.compressobj(_LEVEL)
         self._done: list[bytes] = []
+        self.size = 0
 
     def write(self, array: np.ndarray) -> None:
-        self._done.append(
-            self._compressor.compress(np.ascontiguousarray(array).view(np.uint8).data)
-        )
+        part = self._compressor.compress(np.ascontiguousarray(array).view(np.uint8).data)
+        if part:
+            self._done.append(part)
+            self.size += len(part)
 
     def finish(self) -> bytes:
         return b"".join([*self._done, self._compressor.flush()])

@@ -10,6 +10,9 @@ from metta.envs.vec_env import StepResult
 
 __all__ = ["AgentResults", "EpisodeLedger", "EpisodeScores"]
 
+_MOST_TOLD = 2048
+"""Agents times episodes of one simulation that an event log tells of."""
+
 
 @dataclass(frozen=True)
 class AgentResults:
@@ -23,6 +26,12 @@ class AgentResults:
     """``[A]`` bool: whom the judged policy played."""
     infos: list[list[dict[str, float]]] = field(default_factory=list)
     """The environment's own numbers at the end of each episode, by agent."""
+
+    @property
+    def is_worth_telling(self) -> bool:
+        """Whether they say more than the episodes do, and are few enough for a log."""
+        says_more = len(self.judged) > 1 or any(info for infos in self.infos for info in infos)
+        return says_more and self.returns.size <= _MOST_TOLD
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -61,11 +70,15 @@ class EpisodeScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        found: dict[str, Any] = self.summary()
+        found = self._of_episodes()
         return found if self.agents is None else {**found, "agents": self.agents.to_dict()}
 
     def summary(self) -> dict[str, Any]:
-        """Plain data without single agents: what an event log keeps of an evaluation."""
+        """Plain data for an event log: single agents are told of where that says more, and is not much."""
+        is_told = self.agents is not None and self.agents.is_worth_telling
+        return self.to_dict() if is_told else self._of_episodes()
+
+    def _of_episodes(self) -> dict[str, Any]:
         found = {"returns": self.returns.tolist(), "lengths": self.lengths.tolist()}
         return {**found, "num_missing": self.num_missing}
 

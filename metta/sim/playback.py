@@ -1,5 +1,6 @@
 """A replay for people: every moment as text for a terminal, or as an image."""
 
+import math
 import re
 from collections.abc import Callable
 
@@ -17,6 +18,9 @@ _PIECES = re.compile(rf"({_STYLE.pattern})")
 _MOST_NUMBERS = 16
 _MOST_AGENTS = 16
 _LARGEST_SCALE = 64
+_MOST_IMAGE_BYTES = 256 * 2**20
+_MOST_ROWS = 2000
+"""Of pixels in a terminal: an image that is one pixel wide must not become millions of lines."""
 _CELL_PIXELS = 8
 _END = "\x1b[0m"
 
@@ -48,7 +52,8 @@ def caption_of(replay: Replay, moment: int, totals: np.ndarray) -> str:
 def image_of(replay: Replay, moment: int, *, scale: int | None = None) -> np.ndarray:
     """One moment as an image ``[H, W, 3]`` uint8; a cell of a grid or a pixel is `scale` pixels wide.
 
-    None: 8 for grids, 1 for images. Texts and observations have none: `ConfigError`.
+    None: 8 for grids, 1 for images. Texts and observations have none, and images of more than 256 MiB are
+    not drawn: `ConfigError`.
     """
     kind = replay.info.kind
     if kind not in ("grid", "frames"):
@@ -58,6 +63,14 @@ def image_of(replay: Replay, moment: int, *, scale: int | None = None) -> np.nda
     size = scale or (_CELL_PIXELS if kind == "grid" else 1)
     if not 1 <= size <= _LARGEST_SCALE:
         raise ConfigError(f"scale={scale} pixels; use 1 to {_LARGEST_SCALE}")
+    height, width = replay.tracks["cells" if kind == "grid" else "frames"].shape[:2]
+    if height * width * size**2 * 3 > _MOST_IMAGE_BYTES:
+        # a replay's arrays are small enough for a scale of 1
+        largest = math.isqrt(_MOST_IMAGE_BYTES // (height * width * 3))
+        raise ConfigError(
+            f"scale={size} would make images of {height * size} x {width * size} pixels, which are more "
+            f"than {_MOST_IMAGE_BYTES} bytes; use 1 to {largest}"
+        )
     if kind == "grid":
         return draw_rgb(replay.world(moment), size)
     return replay.frame(moment).repeat(size, axis=0).repeat(size, axis=1)
@@ -67,10 +80,10 @@ def half_blocks(image: np.ndarray, width: int) -> str:
     """An image ``[H, W, 3]`` uint8 in signs whose upper and lower halves have colours of their own."""
     columns = max(1, min(width, image.shape[1]))
     rows = max(2, round(image.shape[0] * columns / image.shape[1]))
-    rows += rows % 2
+    rows = min(rows + rows % 2, _MOST_ROWS)
     down = np.arange(rows) * image.shape[0] // rows
     across = np.arange(columns) * image.shape[1] // columns
-    small = image[down][:, across]
+    small = image[down[:, None], across]
     lines = []
     for upper, lower in zip(small[::2].tolist(), small[1::2].tolist(), strict=True):
         signs = (

@@ -24,6 +24,8 @@ from metta.train.run_config import EvaluationConfig
 __all__ = ["record_episode"]
 
 _DEFAULTS = EvaluationConfig()
+_MOST_BYTES = 256 * 2**20
+"""Of all changes, compressed; the step that reaches it is the last one of a recording."""
 
 
 def record_episode(  # noqa: PLR0913  # what is played, then how: by name
@@ -45,9 +47,9 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
     The episode has the environment's seed and the random numbers of the first episode that `run_episodes`
     plays with the same `seed`, however many environments it has; so it is that episode, unless a policy's
     numbers are rounded otherwise in a larger batch, or the environment is random beyond its seed. `task`
-    is an id, a factory or a `Task`. After `max_steps` or `max_seconds` the rest is cut off, and the info
-    says so. `about` are further fields of `ReplayInfo`: simulation, epoch, agent_step, policy_uri.
-    `PolicyError` where the policy does not fit. Generators of the process are left as they were.
+    is an id, a factory or a `Task`. After `max_steps`, `max_seconds` or 256 MiB of compressed changes the
+    rest is cut off, and the info says so. `about` are further fields of `ReplayInfo`, e.g. simulation and
+    epoch. `PolicyError` where the policy does not fit. The process's generators are left as they were.
     """
     wanted = task if isinstance(task, Task) else Task(task)
     with global_generators_kept(), open_scene(wanted) as scene:
@@ -118,8 +120,12 @@ class _Story:
         if result.starts.all():
             terminated = result.terminated[result.valid].all()
             self.ended = "terminated" if terminated else "truncated"
-        elif self.num_steps >= self._max_steps:
+        elif self.num_steps >= self._max_steps or self._compressed_bytes() >= _MOST_BYTES:
             raise _Enough
+
+    def _compressed_bytes(self) -> int:
+        own = sum(encoder.compressed_bytes for encoder in self._encoders.values())
+        return own + self._scene.compressed_bytes
 
     def tracks(self) -> dict[str, Any]:
         """Actions, rewards and who was there."""

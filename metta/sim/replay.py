@@ -11,9 +11,9 @@ import numpy as np
 from metta.envs.grid.layout import Cell
 from metta.envs.grid.render import WorldView
 from metta.errors import UnsafeFileError
-from metta.sim.change_lists import Track, TrackReader
+from metta.sim.change_lists import MAX_FRAME_BYTES, Track, TrackReader
 
-__all__ = ["Ending", "Kind", "Replay", "ReplayInfo"]
+__all__ = ["MAX_TEXT_BYTES", "Ending", "Kind", "Replay", "ReplayInfo"]
 
 Kind = Literal["grid", "frames", "text", "observations"]
 """What was seen of an episode: grid worlds, images, texts, or what the agents observed."""
@@ -27,6 +27,12 @@ _STATES = {
     "observations": (),
 }
 _OBSERVATIONS = "observations/"
+MAX_TEXT_BYTES = 2**20
+"""Of one moment; drawing takes many times as much."""
+_MOST_BYTES = 4 * MAX_FRAME_BYTES
+"""Of one moment, over all tracks: what playing keeps in memory."""
+_LARGEST_SIDE = 128
+"""Of a grid world, in cells; `GridWorldConfig` has up to 64."""
 _MOST_AGENTS = 100_000
 _TEXTS = ("env", "env_id", "simulation", "policy_uri")
 _COUNTS = ("seed", "num_agents", "num_steps", "epoch", "agent_step")
@@ -145,6 +151,12 @@ class Replay:
         for name in ("actions", "rewards", "valid", *_STATES[info.kind]):
             if name not in self.tracks:
                 raise UnsafeFileError(f"a replay of kind {info.kind!r} needs a track {name!r}")
+        size = sum(track.frame_bytes for track in self.tracks.values())
+        if size > _MOST_BYTES:
+            raise UnsafeFileError(
+                f"one moment of the replay has {size} bytes over its {len(self.tracks)} tracks; up to "
+                f"{_MOST_BYTES} are played"
+            )
         for name, track in self.tracks.items():
             self._check(name, track)
 
@@ -215,10 +227,13 @@ class Replay:
         match name:
             case "cells":
                 fits &= track.dtype == "uint8" and len(track.shape) == 2
+                fits &= all(1 <= side <= _LARGEST_SIDE for side in track.shape)
             case "frames":
-                fits &= track.dtype == "uint8" and len(track.shape) == 3 and track.shape[2] == 3
+                fits &= track.dtype == "uint8" and len(track.shape) == 3
+                fits &= track.shape[-1:] == (3,) and all(track.shape)
             case "text":
                 fits &= track.dtype == "uint8" and len(track.shape) == 1
+                fits &= track.frame_bytes <= MAX_TEXT_BYTES
             case "actions":
                 fits &= track.shape[:1] == (agents,)
         if name.startswith(_OBSERVATIONS):
@@ -226,5 +241,6 @@ class Replay:
         if not fits:
             raise UnsafeFileError(
                 f"the track {name!r:.80} has {track.num_frames} arrays of {list(track.shape)} "
-                f"{track.dtype}, which do not fit {agents} agents and {steps} steps; the replay is damaged"
+                f"{track.dtype}, which are empty, too large, or do not fit {agents} agents and {steps} "
+                "steps; the replay is damaged"
             )

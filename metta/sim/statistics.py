@@ -28,6 +28,8 @@ __all__ = [
 CONFIDENCE = 0.95
 """Share of cases in which an interval shall hold the true value."""
 _NUM_RESAMPLES = 2000
+_FEWEST = 5
+"""Returns of a simulation from which the lower end of an interval is taken."""
 _MOST_NUMBERS = 4_000_000
 """Numbers that are drawn at a time."""
 
@@ -90,9 +92,12 @@ def estimate(statistic: Statistic, strata: Strata, *, seed: int = 0) -> Estimate
 def lower_bound_of(returns: Mapping[str, np.ndarray], *, seed: int = 0) -> float | None:
     """Lower end of the interval of the mean over categories of ``category/simulation`` -> returns ``[n]``.
 
-    None where there is nothing to say: no simulation, one without returns, or returns that are no numbers.
+    None where there is nothing to say: no simulation, one with fewer than 5 returns, for which intervals
+    are far too narrow, or returns that are no numbers.
     """
-    if not returns or any(not len(one) or not np.isfinite(one).all() for one in returns.values()):
+    if not returns or any(len(one) < _FEWEST for one in returns.values()):
+        return None
+    if not all(np.isfinite(one).all() for one in returns.values()):
         return None
     places: dict[str, list[int]] = {}
     for place, name in enumerate(returns):

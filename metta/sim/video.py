@@ -24,6 +24,8 @@ ENDINGS = (".mp4", ".gif", ".txt")
 _MOST_COLORS = 256
 _MOST_SAMPLES = 32
 """Images that the colours of a gif are taken from, where there are more colours than it can have."""
+_MOST_SAMPLED = 2**25
+"""Pixels of all these images together; of larger ones every second pixel is taken, or every third."""
 _FPS = 10.0
 _MOST_SAID = 2000
 _TEXT_WIDTH = 80
@@ -46,7 +48,7 @@ def export_replay(
     """
     target = Path(path)
     shown = range(replay.num_moments) if moments is None else moments
-    rate = fps or replay.info.fps or _FPS
+    rate = (replay.info.fps or _FPS) if fps is None else fps
     if not 0.01 <= rate <= 1000:
         raise ConfigError(f"fps={fps}; give 0.01 to 1000 moments per second")
     if not shown:
@@ -95,7 +97,8 @@ def _write_mp4(file: Path, replay: Replay, moments: range, fps: float, scale: in
     command = [get_ffmpeg_exe(), "-y", "-loglevel", "error", *taken, "-r", f"{fps:g}", "-i", "-"]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen([*command, *made, str(file)], stdin=subprocess.PIPE, stderr=said)
-        with process, contextlib.suppress(BrokenPipeError):
+        # outside: leaving the process writes what is still buffered, and fails again
+        with contextlib.suppress(BrokenPipeError), process:
             assert process.stdin is not None
             for moment in moments:
                 process.stdin.write(_even(image_of(replay, moment, scale=scale)).tobytes())
@@ -147,8 +150,8 @@ def _write_gif(file: Path, replay: Replay, moments: range, fps: float, scale: in
 
 
 def _colors_of(replay: Replay, moments: range) -> np.ndarray | None:
-    """``[C]`` int64 colours of all images, sorted, as one number each; None: more than a gif can have."""
-    found = np.zeros(0, np.int64)
+    """``[C]`` uint32 colours of all images, sorted, as one number each; None: more than a gif can have."""
+    found = np.zeros(0, np.uint32)
     for moment in moments:
         found = np.union1d(found, _as_numbers(image_of(replay, moment, scale=1)))
         if len(found) > _MOST_COLORS:
@@ -157,8 +160,10 @@ def _colors_of(replay: Replay, moments: range) -> np.ndarray | None:
 
 
 def _as_numbers(image: np.ndarray) -> np.ndarray:
-    wide = image.astype(np.int64)
-    numbers: np.ndarray = wide[..., 0] << 16 | wide[..., 1] << 8 | wide[..., 2]
+    numbers = np.zeros(image.shape[:2], np.uint32)
+    for channel in range(3):
+        numbers <<= 8
+        numbers |= image[..., channel]
     return numbers
 
 
@@ -176,5 +181,9 @@ def _sampled_palette(replay: Replay, moments: range) -> "Image":
     from PIL import Image
 
     step = -(-len(moments) // _MOST_SAMPLES)
-    chosen = [image_of(replay, moment, scale=1).copy() for moment in moments[::step]]
-    return Image.fromarray(np.concatenate(chosen)).quantize(_MOST_COLORS)
+    chosen = []
+    for moment in moments[::step]:
+        pixels = image_of(replay, moment, scale=1).reshape(1, -1, 3)
+        stride = -(-pixels.shape[1] * len(moments[::step]) // _MOST_SAMPLED)
+        chosen.append(pixels[:, ::stride].copy())
+    return Image.fromarray(np.concatenate(chosen, axis=1)).quantize(_MOST_COLORS)

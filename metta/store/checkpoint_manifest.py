@@ -22,7 +22,7 @@ __all__ = [
     "manifest_of",
     "read_entry",
     "read_manifest",
-    "rank_of",
+    "lower_bound_of",
     "score_of",
     "sealed",
 ]
@@ -61,10 +61,9 @@ def score_of(metadata: Mapping[str, Any]) -> float | None:
     return _finite(metadata.get("score"))
 
 
-def rank_of(metadata: Mapping[str, Any]) -> float | None:
-    """By which the best policy is found: how low its score may be, or the score where that is unknown."""
-    lower_bound = _finite(metadata.get("lower_bound"))
-    return score_of(metadata) if lower_bound is None else lower_bound
+def lower_bound_of(metadata: Mapping[str, Any]) -> float | None:
+    """The finite number under ``lower_bound``, if there is one: how low the score may be."""
+    return _finite(metadata.get("lower_bound"))
 
 
 def _finite(found: Any) -> float | None:

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +11,13 @@ from metta.agent.policy_record import PolicyRecord
 from metta.errors import CheckpointError, MettaWarning
 from metta.files import TEMPORARY, remove_folders
 from metta.store.checkpoint_files import checkpoint_folders, verify_checkpoint
-from metta.store.checkpoint_manifest import MANIFEST_FILE, CheckpointEntry, rank_of, read_entry
+from metta.store.checkpoint_manifest import (
+    MANIFEST_FILE,
+    CheckpointEntry,
+    lower_bound_of,
+    read_entry,
+    score_of,
+)
 from metta.store.late_scores import with_late_scores
 
 __all__ = ["best_first", "best_of", "prune_checkpoints"]
@@ -24,16 +30,17 @@ def prune_checkpoints(
     *,
     keep_last: int,
     keep_every: int = 0,
+    keep_epochs: Collection[int] = (),
     newest: Path | None = None,
 ) -> list[Path]:
     """Remove checkpoints that nobody asked to keep; returns their paths.
 
-    Kept are the newest `keep_last`, those whose epoch is a multiple of `keep_every` (0: none), and the
-    one with the best score, its own or a late one; and `newest`, which was just written and verified,
-    perhaps below the epoch of older ones that cannot be read. Damaged ones do not count, so
-    that none that is whole has to go for them; they stay, with a warning, until they are older than all
-    that is kept. What a crash left unfinished goes too. A failure is an OSError, and harms nothing that
-    is kept.
+    Kept are the newest `keep_last`, those whose epoch is a multiple of `keep_every` (0: none) or among
+    `keep_epochs`, and the one with the best score, its own or a late one; and `newest`, which was just
+    written and verified, perhaps below the epoch of older ones that cannot be read. Damaged ones do not
+    count, so that none that is whole has to go for them; they stay, with a warning, until they are older
+    than all that is kept. What a crash left unfinished goes too. A failure is an OSError, and harms
+    nothing that is kept.
     """
     unfinished = _unfinished(Path(folder))
     inspection = _Inspection(newest)
@@ -41,6 +48,7 @@ def prune_checkpoints(
     readable = inspection.entries_of(path for path in named if not path.is_symlink())
     entries = with_late_scores(folder, readable)
     wanted = _wanted(entries, max(keep_last, 1), keep_every, inspection.is_sound)
+    wanted += [entry for entry in entries if entry.epoch in keep_epochs]
     kept = {entry.path.name for entry in wanted} | inspection.trusted | inspection.damaged
     removed = [entry.path for entry in entries if entry.path.name not in kept]
     if inspection.damaged:
@@ -60,10 +68,17 @@ def best_of(found: Sequence[Scored]) -> Scored | None:
 
 
 def best_first(found: Sequence[Scored]) -> Iterator[Scored]:
-    """Those with a score, by how low it may be (`rank_of`), the newer of equals before the older."""
-    ranks = [(rank_of(one.metadata), one) for one in reversed(found)]
-    ranked = [(rank, one) for rank, one in ranks if rank is not None]
-    for _, one in sorted(ranked, key=lambda pair: pair[0], reverse=True):
+    """Those with a score, the best first, the newer of equals before the older.
+
+    The best is the one whose score is highest at the lower end of its interval; where that is not known of
+    all, scores are compared as they are.
+    """
+    scored = [(score_of(one.metadata), one) for one in reversed(found)]
+    scored = [(score, one) for score, one in scored if score is not None]
+    bounds = [lower_bound_of(one.metadata) for _, one in scored]
+    ranks = [score for score, _ in scored] if None in bounds else bounds
+    ranked = zip(ranks, (one for _, one in scored), strict=True)
+    for _, one in sorted(ranked, key=lambda pair: pair[0] or 0.0, reverse=True):
         yield one
 
 

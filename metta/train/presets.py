@@ -65,6 +65,7 @@ def grid_config() -> TrainingConfig:
             "ent_coef": 0.003,
             "activation": "relu",
             "replay_interval": 20,
+            "checkpoint_interval": 10,
         },
     )
 

@@ -136,6 +136,20 @@ def test_only_common_simulations_count_when_runs_have_different_ones(
     assert "no simulation in common; they have x/a, x/b, y/a" in capsys.readouterr().err
 
 
+def test_runs_of_strangers_steer_no_terminal_when_they_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil, count = "x/\x1b[2J", 4
+    for name in ("a", "b"):
+        returns = {evil: returns_of(1.0, count=count), f"{evil}{name}": returns_of(1.0)}
+        make_run(tmp_path / name, returns)
+    assert main(["compare", "a", "b", "--output", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    for line in (r"left out: x/\x1b[2Ja, x/\x1b[2Jb", r"not enough data: a in x/\x1b[2J has 4"):
+        assert line in shown
+
+
 def test_lost_epochs_do_not_count_when_a_run_went_on_from_an_older_one(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "a", *({"x/y": [float(epoch)]} for epoch in range(1, 6)))
     with EventLog(folder / "events.jsonl") as log:

@@ -68,3 +68,10 @@ def test_the_bytes_are_those_of_the_real_buffer_when_they_are_reckoned(env: str,
     assert buffer_bytes(config, probe, policy) == sum(tensor.nbytes for tensor in tensors)
     vec_env.close()
     probe.close()
+
+
+def test_only_learners_are_counted_when_others_are_played(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "grid", "learner_share=0.5", "--dry-run"]) == 0
+    assert "num_envs 32 x 2 agents x horizon 64 = 4,096 steps" in capsys.readouterr().out

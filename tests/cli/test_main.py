@@ -89,6 +89,10 @@ def test_the_default_environment_is_used_when_only_settings_are_given(
             "trainer.curriculum.env (command line): gymnasium knows no environment 'CartPool-v1'",
         ),
         (["train", "no_such_module:World-v0"], "No module named 'no_such_module'"),
+        (
+            ["train", "suite=gridd"],
+            "trainer.evaluation.suite (command line): there is no suite 'gridd'",
+        ),
         (["train", "carpole"], "ConfigError: unknown preset 'carpole'; did you mean 'cartpole'?"),
         (["train", "none.yaml"], "ConfigError: none.yaml: cannot be read"),
         (["train", "--eval-episodes", "few"], "trainer.evaluation.eval_episodes (command line)"),

@@ -7,7 +7,7 @@ import pytest
 
 from metta.agent.factory import make_policy
 from metta.cli.main import main
-from metta.cli.tables import shown_bytes, table
+from metta.cli.tables import printable, shown_bytes, table
 from metta.envs.toy import CorridorEnv
 from metta.errors import MettaWarning
 from metta.store.checkpoint_files import write_checkpoint
@@ -154,6 +154,13 @@ def test_the_exit_code_is_2_when_the_command_is_wrong(
 
 def test_columns_are_as_wide_as_their_widest_cell_when_they_are_shown() -> None:
     assert table([("a", "bb"), ("ccc", "d")]) == "a    bb\nccc  d"
+
+
+def test_a_cell_steers_no_terminal_when_a_stranger_wrote_it() -> None:
+    text = "\x1b]0;evil\x07\n\x9b\u202ea"
+    assert printable(text) == r"\x1b]0;evil\x07\n\x9b\u202ea"
+    assert printable("Größe 值 ▀") == "Größe 值 ▀"
+    assert table([("name", "b"), ("\x1b[2J", "c")]) == "name     b\n\\x1b[2J  c"
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,38 @@ def test_moments_are_drawn_over_each_other_when_there_is_a_terminal(
     assert text_of(grid, 3, color=False) in plain
 
 
+@pytest.mark.parametrize("color", [True, False])
+def test_lines_are_cut_when_the_terminal_is_narrow(
+    runs: Path, grid: Replay, monkeypatch: pytest.MonkeyPatch, color: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "7")
+    words = [] if color else ["--no-color"]
+    shown = played(monkeypatch, runs / "elsewhere" / "x.replay", *words)
+    drawings = shown.partition("\n")[2].split("\x1b[13F\x1b[J")
+    assert len(drawings) == grid.num_moments
+    for moment, drawing in enumerate(drawings):
+        *rows, caption = re.sub(r"\x1b\[[0-9;]*m", "", drawing).splitlines()
+        assert rows == [row[:7] for row in text_of(grid, moment, color=False).splitlines()]
+        assert len(caption) < 7
+        whole = text_of(grid, moment, color=True)
+        assert drawing.count("\x1b[") == (whole.count("\x1b[") if color else 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "cut"),
+    [
+        ("abc", "abc"),
+        ("abcd", "abc"),
+        ("\x1b[31mab\x1b[32mcd\x1b[0m", "\x1b[31mab\x1b[32mc\x1b[0m"),
+        ("值值a", "值"),
+        ("abe\u0301f\u0301", "abe\u0301"),
+        ("", ""),
+    ],
+)
+def test_a_line_takes_no_more_columns_when_it_is_cut(line: str, cut: str) -> None:
+    assert replay_command._cut(line, 3) == cut
+
+
 def test_images_become_blocks_that_fit_when_there_is_a_terminal(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

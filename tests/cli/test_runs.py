@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import socket
 import time
@@ -9,7 +10,8 @@ import pytest
 
 from metta.cli import run_summary
 from metta.cli.main import main
-from metta.cli.run_summary import summarize
+from metta.cli.run_details import RunDetails
+from metta.cli.run_summary import shown_time, summarize
 from metta.loggers import EventLog
 from metta.store.run_directory import RunDirectory
 from metta.train.train_config import TrainingConfig
@@ -256,6 +258,34 @@ def test_details_are_shown_when_one_run_is_named(
     shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     assert (shown["status"], shown["reason"], shown["score"]) == ("stopped", "done", "20.0")
     assert shown["checkpoints"] == "epoch_000004"
+
+
+def test_a_run_of_strangers_steers_no_terminal_when_it_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "\x1b]0;evil\x07"
+    folder = make_run(tmp_path / f"run{evil}", ended=f"why\n{evil}")
+    where = {"epoch": 5, "agent_step": 50}
+    with EventLog(folder / "events.jsonl") as log:
+        log.append("metrics", {**where, "metrics": {f"losses/{evil}": 1.0}})
+        log.append("policy", {**where, "uri": f"file://policy{evil}"})
+        log.append("replay", {**where, "uri": f"file://replay{evil}", "simulation": f"b/{evil}"})
+        log.append("evaluation", {**where, "suite": f"s{evil}", "scores": {f"a{evil}/b": 1.0}})
+    for words in ([], [folder.name]):
+        assert main(["runs", *words, "--output", str(tmp_path)]) == 0
+        shown = capsys.readouterr().out
+        assert r"\x1b]0;evil\x07" in shown
+        assert all(sign.isprintable() or sign == "\n" for sign in shown)
+    assert r"reason           why\n\x1b]0;evil\x07" in shown
+    for line in (r"losses/\x1b", r"file://policy\x1b", r"b/\x1b", r"  s\x1b", r"    a\x1b"):
+        assert line in shown
+
+
+@pytest.mark.parametrize("seconds", [1e20, -1e20, 1e300, 1e12, math.inf, math.nan])
+def test_a_line_stands_for_a_moment_when_no_calendar_has_it(seconds: float) -> None:
+    assert shown_time(seconds) == "-"
+    lines = list(RunDetails(last_heartbeat=seconds).lines())
+    assert lines[0].startswith("last heartbeat: -, ")
 
 
 def test_scripts_can_read_it_when_json_is_asked_for(

@@ -184,6 +184,30 @@ def test_a_table_is_printed_when_sql_is_asked(capsys: pytest.CaptureFixture[str]
     assert "there are more than 2 rows; see --limit" in shown.err
 
 
+def test_a_table_steers_no_terminal_when_strangers_wrote_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_run(Path("runs/a"))
+    with EventLog("runs/a/events.jsonl") as log:
+        StatsLogger(event_log=log).log({"losses/\x1b[2J": 1.0}, epoch=3, agent_step=30)
+    lines_of(capsys, "ingest")
+    sql = 'SELECT name AS "\x1b[1m" FROM metrics WHERE epoch = 3'
+    assert lines_of(capsys, "query", sql) == [r"\x1b[1m", r"losses/\x1b[2J"]
+
+
+def test_no_value_is_lost_when_columns_have_one_name(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs/a"))
+    lines_of(capsys, "ingest")
+    for sql, row in (
+        ("SELECT 1 AS a, 2 AS a, 3 AS a", {"a": 1, "a_2": 2, "a_3": 3}),
+        ("SELECT 1 AS a, 2 AS a, 3 AS a_2", {"a": 1, "a_3": 2, "a_2": 3}),
+        ("SELECT 1 AS a_2, 2 AS a, 3 AS a", {"a_2": 1, "a": 2, "a_3": 3}),
+    ):
+        (line,) = lines_of(capsys, "query", sql, "--json")
+        assert json.loads(line) == row
+        assert lines_of(capsys, "query", sql)[1].split() == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize(
     "sql", ["DELETE FROM runs", "ATTACH 'other.db' AS other", "SELECT x FROM y"]
 )
@@ -311,17 +335,39 @@ def test_only_what_counts_is_shown_when_a_run_went_back(capsys: pytest.CaptureFi
     make_run(Path("runs/a"))
     with EventLog("runs/a/events.jsonl") as log:
         client = StatsClient(log)
+        where: dict[str, Any] = {"epoch": 3, "agent_step": 30}
+        StatsLogger(event_log=log).log({"losses/gone": 1.0, "overview/reward": 99.0}, **where)
         client.create_run("a", from_epoch=1)
+        where = {"epoch": 1, "agent_step": 10}
+        StatsLogger(event_log=log).log({"losses/kept": 1.0}, **where)
         client.record_policy(epoch=1, agent_step=10, uri="file://again")
     lines_of(capsys, "ingest")
     shown = []
     for more in ([], ["--database", "runs/stats.db"]):
         assert main(["runs", "a", "--json", *more]) == 0
         found = json.loads(capsys.readouterr().out)
-        shown.append([found[name] for name in ("scores", "policies", "replays")])
+        shown.append([found[name] for name in ("scores", "policies", "replays", "metrics")])
     assert shown[0] == shown[1]
     assert shown[0][0] is None
     assert [policy["uri"] for policy in shown[0][1]] == ["file://again"]
+    assert shown[0][3] == {"losses/kept": 1.0}
+
+
+def test_the_other_runs_are_listed_when_an_event_of_one_is_from_a_far_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_run(Path("runs/a"))
+    make_run(Path("runs/b"))
+    log = Path("runs/a/events.jsonl")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps({**event, "time": 1e20}) + "\n" for event in events))
+    lines_of(capsys, "ingest")
+    assert main(["runs", "--database", "runs/stats.db"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert {line.split()[0]: line.split()[-1] == "-" for line in lines} == {"a": True, "b": False}
+    for more in ([], ["--database", "runs/stats.db"]):
+        assert main(["runs", "a", *more]) == 0
+        assert "last heartbeat: -, " in capsys.readouterr().out
 
 
 def test_runs_of_a_database_are_listed_when_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:

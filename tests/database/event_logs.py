@@ -12,12 +12,18 @@ from sqlalchemy import create_engine, select, text
 
 from metta.database import Ingester, StatsReader
 from metta.database.connection import database_url
-from metta.database.schema import METADATA, runs
+from metta.database.schema import METADATA, VIEWS, runs
 from metta.loggers import EventLog, StatsClient, StatsLogger
 from metta.loggers.history import metric_rows
 from metta.loggers.sink import MetricRow
 
 NUM_METRICS = 6
+EPISODES = {
+    "returns": [1.0, 2.0],
+    "lengths": [3, 4],
+    "agents": {"returns": [[1.0], [2.0]], "infos": [[{"coins": 5.0}], [{}]]},
+}
+"""Two episodes of one agent."""
 
 
 def write_epochs(
@@ -39,9 +45,11 @@ def write_epochs(
         if epoch % 4 == 0:
             where = {"epoch": epoch, "agent_step": 10 * epoch}
             client.record_policy(**where, uri=f"file://policy-{epoch}")
-            scores = {
+            scores: dict[str, Any] = {
                 "simulation_scores": {"maze/small": shift + epoch, "maze/large": 1.0, "run": 2.0}
             }
+            if replays:
+                scores["episodes"] = {"maze/small": EPISODES, "run": {"returns": [shift]}}
             client.record_evaluation(**where, scores=scores, policy_uri=f"file://policy-{epoch}")
             client.heartbeat(log.run_id, **where)
             if replays:
@@ -74,7 +82,7 @@ def dump(url: str) -> dict[str, list[tuple[Any, ...]]]:
     engine = create_engine(database_url(url))
     found: dict[str, list[tuple[Any, ...]]] = {}
     with engine.connect() as connection:
-        for view in ("metrics", "episode_metrics", "scores", "category_scores", "suite_scores"):
+        for view in VIEWS:
             rows = connection.execute(text(f"SELECT * FROM {view}"))
             found[view] = sorted(map(tuple, rows), key=repr)
         for name in (
@@ -83,6 +91,7 @@ def dump(url: str) -> dict[str, list[tuple[Any, ...]]]:
             "episodes",
             "policies",
             "evaluations",
+            "simulation_episodes",
             "replays",
             "heartbeats",
         ):

@@ -58,6 +58,36 @@ def test_scores_are_found_when_they_come_in_either_form(scores: dict[str, Any]) 
     assert row == {"simulation": "a/b", "epoch": 1, "category": "a", "score": 1.0}
 
 
+def test_every_agent_has_its_numbers_when_an_evaluation_tells_of_them() -> None:
+    agents = {
+        "returns": [[1.0, 3.0]],
+        "lengths": [[4, 5]],
+        "judged": [True, True],
+        "infos": [[{}, {"coins": 2.0}]],
+    }
+    told = {"returns": [2.0], "lengths": [5], "num_missing": 0, "agents": agents}
+    scores = {"simulation_scores": {"a/b": 2.0}, "episodes": {"a/b": told}}
+    found = rows_of(event_of("evaluation", {"epoch": 1, "agent_step": 2, "scores": scores})).rows
+    where = {"simulation": "a/b", "epoch": 1, "number": 0}
+    assert found["simulation_episodes"] == [{**where, "episode_return": 2.0, "episode_length": 5.0}]
+    values = {(row["agent"], row["name"]): row["value"] for row in found["agent_values"]}
+    assert values == {
+        (0, "episode_return"): 1.0, (1, "episode_return"): 3.0,
+        (0, "episode_length"): 4.0, (1, "episode_length"): 5.0, (1, "env/coins"): 2.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "episodes",
+    [3, {"a/b": 3}, {"a/b": {"returns": 3}}, {"a/b": {"agents": 3}},
+     {"a/b": {"agents": {"returns": [3]}}}, {"a/b": {"agents": {"infos": [[3]]}}}],
+)  # fmt: skip
+def test_a_line_is_refused_when_its_episodes_are_none(episodes: Any) -> None:
+    scores = {"simulation_scores": {"a/b": 2.0}, "episodes": episodes}
+    with pytest.raises(ValueError, match="must be"):
+        rows_of(event_of("evaluation", {"epoch": 1, "agent_step": 2, "scores": scores}))
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "epoch"),
     [

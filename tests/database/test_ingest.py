@@ -34,12 +34,14 @@ def test_every_row_is_there_when_a_whole_run_was_loaded(
     run = write_run(log, 20)
     report = ingester.ingest(log)
     assert report.num_events == len(list(read_events(log))) == 2 + 3 * 20 + 4 * 5
-    # an epoch: itself, metrics, episodes, a statistic; an evaluation: itself, scores, and three more
-    assert report.num_rows == 20 * (1 + 6 + 2 + 1) + 5 * (1 + 3 + 1 + 1 + 1)
+    # an epoch: itself, metrics, episodes, a statistic; an evaluation: itself, scores, episodes and their
+    # agents, and three more
+    assert report.num_rows == 20 * (1 + 6 + 2 + 1) + 5 * (1 + 3 + 3 + 3 + 1 + 1 + 1)
     found = dump(url)
     sizes = {"metrics": 120, "episode_metrics": 20, "epochs": 20, "episodes": 40, "policies": 5}
     sizes |= {"evaluations": 5, "scores": 15, "category_scores": 10, "suite_scores": 5}
     sizes |= {"heartbeats": 5, "replays": 5, "runs": 1, "events": 82}
+    sizes |= {"simulation_episodes": 15, "agent_metrics": 15}
     assert {name: len(rows) for name, rows in found.items()} == sizes
     check_metrics(url, log, run)
 

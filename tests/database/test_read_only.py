@@ -6,6 +6,7 @@ import pytest
 from event_logs import dump, write_run
 from sqlalchemy.exc import DBAPIError
 
+from benchmarks.postgres_server import PostgresServer
 from metta.database import Ingester, StatsReader, run_query
 from metta.database.connection import OpenDatabase, open_engine
 from metta.errors import ConfigError, DatabaseError
@@ -45,6 +46,9 @@ def test_rows_and_columns_are_given_when_they_are_asked_for(filled: StatsReader)
         "VACUUM INTO '{folder}/copy.db'",
         "PRAGMA query_only=OFF",
         "SET default_transaction_read_only TO off",
+        "COPY runs FROM STDIN",
+        "SELECT 1 INTO mine",
+        "SELECT 1 FROM runs; COPY runs TO STDOUT",
         "SELECT nothing FROM nowhere",
         "no SQL at all",
         "",
@@ -60,6 +64,80 @@ def test_nothing_is_changed_when_a_statement_tries_to(
         assert run_query(connection, "SELECT count(*) FROM runs").rows == [(1,)]
     assert dump(url) == before
     assert {path.name for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 1 AS a, '100%%' AS b",
+        "SELECT 1 AS a, '100%%' AS b; -- a comment",
+        "WITH one AS (SELECT 1 AS a) SELECT a, '100%%' AS b FROM one",
+        "SELECT column1 AS a, column2 AS b FROM (VALUES (1, '100%%')) AS v",
+        "VALUES (1, '100%%')",
+    ],
+)
+def test_questions_are_answered_when_they_are_of_many_kinds(
+    filled: StatsReader, statement: str
+) -> None:
+    with filled.connect() as connection:
+        for _ in range(2):
+            assert run_query(connection, statement).rows == [(1, "100%%")]
+        assert run_query(connection, "SELECT 1 AS a WHERE 1 = 2").columns == ["a"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY (SELECT 1) TO PROGRAM 'cat > {folder}/by_program'",
+        "COPY (SELECT 1) TO '{folder}/by_server'",
+        "COPY (SELECT 1) TO STDOUT",
+        "SELECT 1; COPY (SELECT 1) TO '{folder}/by_server'",
+    ],
+)
+def test_nothing_is_copied_when_the_user_of_postgresql_may_do_everything(
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    statement: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Ingester(postgres_url) as ingester:
+        ingester.prepare()
+    folder = postgres_server.folder  # its user may write there
+    before = set(folder.iterdir())
+    with StatsReader(postgres_url) as reader:
+        with reader.connect() as connection, pytest.raises(DatabaseError, match="be answered"):
+            run_query(connection, statement.format(folder=folder))
+        with reader.connect() as connection:
+            assert run_query(connection, "SELECT 1 AS a").rows == [(1,)]
+    assert set(folder.iterdir()) == before
+    assert caplog.records == []  # the pool tells of connections that it cannot use again
+
+
+@pytest.mark.parametrize("statement", ["EXPLAIN SELECT 1", "SHOW transaction_read_only"])
+def test_it_says_so_when_postgresql_is_asked_for_more_than_rows(
+    postgres_url: str, statement: str
+) -> None:
+    with Ingester(postgres_url) as ingester:
+        ingester.prepare()
+    with (
+        StatsReader(postgres_url) as reader,
+        reader.connect() as connection,
+        pytest.raises(DatabaseError, match="cannot be answered: syntax error"),
+    ):
+        run_query(connection, statement)
+
+
+def test_only_rows_that_are_wanted_are_computed_when_postgresql_is_asked(
+    postgres_url: str,
+) -> None:
+    with Ingester(postgres_url) as ingester:
+        ingester.prepare()
+    sql = "SELECT 6 / (4 - n) FROM generate_series(1, 10) AS n"  # the fourth is a division by zero
+    with StatsReader(postgres_url) as reader, reader.connect() as connection:
+        found = run_query(connection, sql, limit=2)
+        assert (found.rows, found.is_cut) == ([(2,), (3,)], True)
+        with pytest.raises(DatabaseError, match="division by zero"):
+            run_query(connection, sql, limit=3)
 
 
 def test_a_reader_cannot_write_when_the_database_is_a_file(tmp_path: Path) -> None:

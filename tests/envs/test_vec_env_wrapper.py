@@ -1,12 +1,20 @@
 """Wrappers of vectorised environments: what they do not say, the environments below say."""
 
 import copy
+from typing import Any
 
-import gymnasium
 import pytest
 
 from metta.envs import make_vec_env
 from metta.envs.vec_env_wrapper import VecEnvWrapper
+from metta.errors import ConfigError
+
+
+class Stateless:
+    """A vectorised environment of somebody's own, without `state_dict`."""
+
+    action_space = mask_size = None
+    num_groups = 1
 
 
 def test_the_environments_below_answer_when_a_wrapper_does_not() -> None:
@@ -23,7 +31,9 @@ def test_the_environments_below_answer_when_a_wrapper_does_not() -> None:
 
 
 def test_nothing_is_promised_when_environments_have_no_state() -> None:
-    inner = gymnasium.make_vec("CartPole-v1", num_envs=1, vectorization_mode="sync")
-    made = make_vec_env(inner)
-    assert VecEnvWrapper(made).prepare_restore().restore_class == "boundary"
-    made.close()
+    environments: Any = Stateless()
+    wrapper = VecEnvWrapper(environments)
+    assert wrapper.prepare_restore().restore_class == "boundary"
+    assert wrapper.prepare_restore("sync_reset").restore_class == "sync_reset"
+    with pytest.raises(ConfigError, match="which Stateless lacks"):
+        wrapper.prepare_restore("snapshot")

@@ -126,7 +126,7 @@ def test_the_best_policy_is_found_when_scores_came_after_their_checkpoints(tmp_p
     # the newest are kept, of which the last was waited for
     assert {record.epoch for record in scored} >= {3, 4, 5}
     assert set(read_late_scores(tmp_path / "checkpoints")) >= {3, 4}
-    best = max(scored, key=lambda one: (one.metadata["lower_bound"], one.epoch))
+    best = max(scored, key=lambda one: (one.metadata["score"], one.epoch))
     found = store.best()
     assert found is not None
     assert found.epoch == best.epoch

@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import math
+import os
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,11 @@ import pytest
 import safetensors.numpy
 
 from metta import files
+from metta.agent.factory import make_policy
+from metta.envs.toy import CorridorEnv
 from metta.errors import UnsafeFileError
+from metta.rl import replay_file
+from metta.rl.evaluator import PolicyEvaluator
 from metta.rl.replay_file import (
     list_replays,
     load_replay,
@@ -19,8 +26,10 @@ from metta.rl.replay_file import (
     replay_name,
     save_replay,
 )
-from metta.sim.change_lists import Track, encode_track
+from metta.sim.change_lists import MAX_FRAME_BYTES, STREAMS, Track, encode_track
 from metta.sim.replay import Replay, ReplayInfo
+from metta.train.run_config import EvaluationConfig
+from metta.train.train_config import AgentConfig
 
 STEPS, AGENTS = 6, 2
 
@@ -258,3 +267,88 @@ def test_a_track_is_needed_when_the_kind_says_so() -> None:
     del tracks["cargo"]
     with pytest.raises(UnsafeFileError, match="needs a track 'cargo'"):
         Replay(made().info, tracks)
+
+
+def zeros(num_frames: int, shape: tuple[int, ...], dtype: str = "uint8") -> Track:
+    """A track of nothing; only its numbers are looked at."""
+    size = np.dtype(dtype).itemsize * math.prod(shape)
+    contents = (bytes(size), bytes(4 * (num_frames - 1)), b"", b"")
+    streams = dict(zip(STREAMS, map(zlib.compress, contents), strict=True))
+    return Track(dtype, shape, 1, num_frames, 0, streams)
+
+
+def test_a_replay_is_refused_when_its_tracks_are_too_large_together() -> None:
+    good = made("observations")
+    one = zeros(STEPS + 1, (AGENTS, MAX_FRAME_BYTES // AGENTS))
+    leaves = {f"observations/{number}": one for number in range(4)}
+    with pytest.raises(UnsafeFileError, match="one moment of the replay has"):
+        Replay(good.info, {**good.tracks, **leaves})
+    del leaves["observations/0"]
+    assert len(Replay(good.info, {**good.tracks, **leaves}).leaves) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("frames", (0, 5, 3)),
+        ("frames", (5, 0, 3)),
+        ("grid", (0, 7)),
+        ("grid", (7, 0)),
+        ("grid", (129, 7)),
+        ("grid", (1, 2**20)),
+        ("text", (2**20 + 1,)),
+    ],
+)
+def test_a_replay_is_refused_when_its_states_are_empty_or_cannot_be(
+    kind: str, shape: tuple[int, ...]
+) -> None:
+    good = made(kind)
+    name = {"grid": "cells"}.get(kind, kind)
+    with pytest.raises(UnsafeFileError, match="empty, too large"):
+        Replay(good.info, {**good.tracks, name: zeros(STEPS + 1, shape)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("frames", (1, 1, 3)), ("grid", (128, 128)), ("text", (2**20,))]
+)
+def test_a_replay_is_taken_when_its_states_are_as_large_as_they_may_be(
+    kind: str, shape: tuple[int, ...]
+) -> None:
+    good = made(kind)
+    name = {"grid": "cells"}.get(kind, kind)
+    Replay(good.info, {**good.tracks, name: zeros(STEPS + 1, shape)})
+
+
+def test_a_replay_is_not_written_when_it_would_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = made()
+    size = sum(track.compressed_bytes for track in replay.tracks.values())
+    monkeypatch.setattr(replay_file, "MAX_FILE_BYTES", size)
+    path = save_replay(tmp_path / "one.replay", replay)
+    assert judged(path)
+    monkeypatch.setattr(replay_file, "MAX_FILE_BYTES", size - 1)
+    assert not judged(path)
+    with pytest.raises(UnsafeFileError, match=f"has {size} bytes"):
+        save_replay(tmp_path / "two.replay", replay)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_leftovers_of_killed_writers_go_when_an_evaluation_records(tmp_path: Path) -> None:
+    old, young = tmp_path / f".tmp-{'a1' * 16}", tmp_path / f".tmp-{'b2' * 16}"
+    others = [tmp_path / ".tmp-notes", tmp_path / f"x.tmp-{'a1' * 16}", tmp_path / "old.replay"]
+    folder, link = tmp_path / f".tmp-{'c3' * 16}", tmp_path / f".tmp-{'d4' * 16}"
+    for path in (old, young, *others):
+        path.write_bytes(b"half")
+    folder.mkdir()
+    link.symlink_to(others[0])
+    for path in (old, *others, folder):
+        os.utime(path, (time.time() - 4000,) * 2)
+    evaluator = PolicyEvaluator(CorridorEnv, EvaluationConfig(replay_max_steps=2))
+    env = CorridorEnv()
+    policy = make_policy(env.observation_space, env.action_space, AgentConfig(hidden_size=8))
+    recorded = evaluator.record(policy, tmp_path)
+    assert not recorded.failures
+    written = {Path(path) for path in recorded.files.values()}
+    assert set(tmp_path.iterdir()) == {young, *others, folder, link, *written}
+    assert not evaluator.record(policy, tmp_path / "not yet there").failures

@@ -1,6 +1,7 @@
 """Change lists: what goes in comes out, to the bit, and nothing is taken in that cannot be."""
 
 import dataclasses
+import itertools
 import tracemalloc
 import zlib
 from typing import Any
@@ -226,3 +227,13 @@ def test_other_bytes_are_refused_when_a_track_is_of_booleans() -> None:
         wrong = zlib.compress(bytes([2] * (2 if name == "first" else 1)))
         with pytest.raises(UnsafeFileError, match="booleans"):
             playing(dataclasses.replace(track, streams={**track.streams, name: wrong}))
+
+
+def test_the_size_so_far_is_known_when_arrays_go_on_coming() -> None:
+    generator, encoder, sizes = np.random.default_rng(1), TrackEncoder(np.uint8, (100_000,)), [0]
+    for _ in range(6):
+        encoder.append(generator.integers(0, 256, 100_000).astype(np.uint8))
+        sizes.append(encoder.compressed_bytes)
+    assert all(later - earlier > 50_000 for earlier, later in itertools.pairwise(sizes[1:]))
+    size = encoder.finish().compressed_bytes
+    assert size - 100_000 < sizes[-1] <= size

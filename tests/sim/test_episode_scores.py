@@ -2,6 +2,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 
 from metta.envs.vec_env import StepResult
 from metta.sim.episode_scores import AgentResults, EpisodeLedger, EpisodeScores
@@ -23,7 +24,22 @@ def test_scores_return_when_they_go_through_json() -> None:
     assert again.to_dict() == scores.to_dict()
     assert again.agents is not None
     assert again.agents.returns.shape == (1, 2)
-    assert "agents" not in scores.summary()
+    assert scores.summary() == scores.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("num_agents", "infos", "num_episodes", "is_told"),
+    [(1, {}, 3, False), (1, {"age": 2.0}, 3, True), (2, {}, 3, True), (2, {}, 2000, False)],
+)
+def test_a_log_is_told_of_agents_when_that_says_more_and_is_not_much(
+    num_agents: int, infos: dict[str, float], num_episodes: int, is_told: bool
+) -> None:
+    shape = (num_episodes, num_agents)
+    said = [[dict(infos) for _ in range(num_agents)] for _ in range(num_episodes)]
+    agents = AgentResults(np.ones(shape), np.ones(shape, np.int64), np.ones(num_agents, bool), said)
+    scores = EpisodeScores(np.ones(num_episodes), np.ones(num_episodes, np.int64), 0, agents)
+    assert ("agents" in scores.summary()) == is_told
+    assert len(scores.summary()["returns"]) == num_episodes
 
 
 def test_the_mean_is_nan_when_no_episode_ended() -> None:

@@ -16,7 +16,7 @@ from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv, NestedEnv
 from metta.errors import EnvError, PolicyError, UnsafeFileError
-from metta.sim import run_episodes
+from metta.sim import recording, run_episodes
 from metta.sim.recording import record_episode
 from metta.sim.replay import Replay
 from metta.stateful import digest_of
@@ -286,3 +286,25 @@ def test_actions_are_those_of_the_environment_when_they_are_numbers() -> None:
     replay = record_episode(policy_for(Boxed), Boxed, seed=1)
     assert replay.actions(0).shape == (1, 3)
     assert replay.rewards(0)[0] == pytest.approx(replay.actions(0).sum())
+
+
+class Noisy(Drawing):
+    """Images that cannot be compressed: 48 kB each."""
+
+    size = 4000
+
+
+@pytest.mark.parametrize("task", [Noisy, Growing, CorridorEnv, "grid/gather"])
+def test_a_recording_is_cut_when_it_has_too_many_bytes(
+    task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_for(task)
+    whole = record_episode(policy, task, max_steps=60)
+    size = sum(track.compressed_bytes for track in whole.tracks.values())
+    monkeypatch.setattr(recording, "_MOST_BYTES", size // 4 if task is Noisy else 1)
+    cut = record_episode(policy, task, max_steps=60)
+    assert cut.info.ended == "cut"
+    assert 1 <= cut.info.num_steps < whole.info.num_steps
+    if task is Noisy:
+        kept = sum(track.compressed_bytes for track in cut.tracks.values())
+        assert size // 4 <= kept < size // 2

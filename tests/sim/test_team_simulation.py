@@ -166,4 +166,4 @@ def test_everything_is_there_again_when_results_were_plain_data() -> None:
     assert again.to_dict() == scores.to_dict()
     assert again.returns.tolist() == scores.returns.tolist()
     assert again.agents.returns.shape == scores.agents.returns.shape
-    assert "agents" not in scores.summary()
+    assert scores.summary() == scores.to_dict()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from metta.errors import ConfigError, EnvError, MissingExtraError
+from metta.sim import video
 from metta.sim.change_lists import encode_track
 from metta.sim.playback import half_blocks, image_of, shown_text, text_of
 from metta.sim.replay import Replay, ReplayInfo
@@ -171,6 +173,7 @@ def test_texts_are_written_when_the_file_is_one(world: Replay, tmp_path: Path) -
     [
         ("a.avi", {}, r"must end in \.mp4, \.gif, \.txt"),
         ("a.gif", {"fps": 5000}, "fps=5000"),
+        ("a.gif", {"fps": 0.0}, "fps=0"),
         ("a.gif", {"scale": 100}, "scale=100"),
         ("a.gif", {"moments": range(0)}, "no moment"),
     ],
@@ -209,3 +212,54 @@ def test_the_extra_is_named_when_it_is_not_installed(
     with pytest.raises(MissingExtraError, match=r"metta-rl\[video\]"):
         export_replay(world, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_told_when_ffmpeg_has_ended_before_a_small_video_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        process = popen(*arguments, **options)
+        process.wait()
+        return process
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", ended)
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: "false")
+    for side in (2, 30):  # all moments fit into what Python buffers, or a few of them
+        frames = np.zeros((STEPS + 1, side, side, 3), np.uint8)
+        with pytest.raises(EnvError, match="ffmpeg could not write the video"):
+            export_replay(replay_of("frames", {"frames": frames}), tmp_path / "a.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_image_is_refused_before_it_is_drawn_when_its_scale_makes_it_huge() -> None:
+    wide = replay_of("frames", {"frames": np.zeros((STEPS + 1, 2000, 3000, 3), np.uint8)})
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match=r"scale=64 .* 128000 x 192000 pixels.*use 1 to 3"):
+        image_of(wide, 0, scale=64)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    with pytest.raises(ConfigError, match="use 1 to 3"):
+        image_of(wide, 0, scale=4)
+    assert image_of(wide, 0, scale=3).shape == (6000, 9000, 3)
+
+
+def test_lines_are_few_when_an_image_is_one_pixel_wide() -> None:
+    assert len(half_blocks(np.zeros((100_000, 1, 3), np.uint8), 80).splitlines()) == 1000
+
+
+def test_colours_are_of_few_pixels_when_images_are_large(
+    film: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled, quantize = [], Image.Image.quantize
+
+    def counted(image: Image.Image, *arguments: Any, **options: Any) -> Image.Image:
+        sampled.append(image.width * image.height)
+        return quantize(image, *arguments, **options)
+
+    monkeypatch.setattr(video, "_MOST_SAMPLED", 37 * 51 * (STEPS + 1) // 3)
+    monkeypatch.setattr(Image.Image, "quantize", counted)
+    frames = read_gif(export_replay(film, tmp_path / "film.gif"))
+    assert sampled[0] <= 37 * 51 * (STEPS + 1) // 3 + STEPS + 1
+    for moment, (frame, _) in enumerate(frames):
+        assert np.abs(frame.astype(int) - film.frame(moment)).mean() < 25

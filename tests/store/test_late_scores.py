@@ -102,7 +102,12 @@ def test_the_best_is_known_to_be_good_when_scores_have_bounds(tmp_path: Path) ->
     add_late_score(tmp_path, 2, 9.0, 8.0)
     add_late_score(tmp_path, 3, 7.0, float("nan"))
     assert read_late_scores(tmp_path)[3] == LateScore(7.0)
+    # what is known of some only cannot be compared
+    assert [record.epoch for record in PolicyStore(tmp_path).top(3)] == [1, 2, 3]
+    add_late_score(tmp_path, 3, 7.0, 6.0)
     assert [record.epoch for record in PolicyStore(tmp_path).top(3)] == [2, 3, 1]
+    prune_checkpoints(tmp_path, keep_last=1, keep_epochs={1})
+    assert epochs_in(tmp_path) == [1, 2, 3]
     prune_checkpoints(tmp_path, keep_last=1)
     assert epochs_in(tmp_path) == [2, 3]
 

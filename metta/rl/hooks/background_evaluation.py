@@ -80,6 +80,14 @@ class BackgroundEvaluation:
         """The process that plays, where there is one."""
         return None if self._judge is None else self._judge.pid
 
+    @property
+    def epochs(self) -> set[int]:
+        """Whose policies wait for their scores."""
+        moments = [waiting.moment for waiting in self._waiting]
+        moments += [outcome.moment for outcome in self._finished]
+        moments += [] if self._playing is None else [self._playing.moment]
+        return {moment.epoch for moment in moments if moment.is_scored}
+
     def submit(self, moment: Moment, policy: Policy) -> None:
         """Judge the policy as it is now, as soon as those before it are done."""
         job = described_job(self.evaluator, policy, moment)

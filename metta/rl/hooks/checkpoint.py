@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 import torch
@@ -269,6 +270,11 @@ class CheckpointHook(TrainerHook):
         """The final policy was scored: where its epoch is saved already, save it once more, scored."""
         if self._last_parts is not None and self._pending is None:
             self._snapshot(*self._last_parts, trainer_state)
+
+    def await_scores(self, epochs: Collection[int]) -> None:
+        """Policies of these epochs, and no others, are being scored: they are kept until that is done."""
+        if self.checkpoint_manager is not None:
+            self.checkpoint_manager.awaited_epochs = frozenset(epochs)
 
     def save_late_score(self, epoch: int, scores: EvalRewardSummary) -> None:
         """The policy of an epoch was scored after it was saved: note it beside its checkpoint."""

@@ -158,6 +158,7 @@ class EvaluationHook(TrainerHook):
             if self._background is not None:
                 self._submitted_epoch = state.epoch if moment.is_scored else self._submitted_epoch
                 self._background.submit(moment, policy)
+                self._tell_what_is_awaited(services)
                 return
             scores = self.evaluator.evaluate(policy) if moment.is_scored else None
         except Exception as error:  # noqa: BLE001  # raised again where it is not the first
@@ -184,7 +185,7 @@ class EvaluationHook(TrainerHook):
         record = getattr(services.stats_client, "record_replay", None)
         for name, path in recorded.files.items():
             if record is not None:
-                record(**moment.about(), simulation=name, uri=Path(path).as_uri())
+                record(**moment.about(), simulation=name, uri=Path(path).absolute().as_uri())
         if services.wandb_run is not None and recorded.files:
             try:
                 self.latest_replay_uri = upload_replays(
@@ -204,6 +205,13 @@ class EvaluationHook(TrainerHook):
                 self._tell_of_replays(moment, outcome.recorded, services)
             else:
                 self._take_scores(state, moment, results, services, wait=wait)
+        self._tell_what_is_awaited(services)
+
+    def _tell_what_is_awaited(self, services: _Services) -> None:
+        """Checkpoints of policies that are being scored may be the best, and must not go before that."""
+        tell = getattr(services.checkpoint_hook, "await_scores", None)
+        if tell is not None and self._background is not None:
+            tell(self._background.epochs)
 
     def _take_scores(
         self,

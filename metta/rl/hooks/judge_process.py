@@ -98,18 +98,20 @@ class JudgeProcess:
         poller = select.poll()
         poller.register(self._answers.fileno(), select.POLLIN)
         poller.register(self._end.descriptor, select.POLLIN)
-        deadline = time.monotonic() + seconds
+        deadline, is_last = time.monotonic() + seconds, False
         while True:
-            poller.poll(max(0.0, deadline - time.monotonic()) * 1000.0)
-            is_last = self.has_ended or time.monotonic() >= deadline
-            self._read()  # after looking: what it said before its end is there
-            line, newline, rest = self._said.partition(b"\n")
+            line, newline, rest = self._said.partition(
+                b"\n"
+            )  # it may have said more than one thing
             if newline:
                 self._said = rest
                 found: dict[str, Any] = json.loads(line)
                 return found
             if is_last:
                 return None
+            poller.poll(max(0.0, deadline - time.monotonic()) * 1000.0)
+            is_last = self.has_ended or time.monotonic() >= deadline
+            self._read()  # after looking: what it said before its end is there
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):

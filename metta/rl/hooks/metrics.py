@@ -68,7 +68,6 @@ class MetricsHook(TrainerHook):
         self._last_step = 0
         self._last_beat = -float("inf")
         self._last_scores: dict[str, float] = {}
-        self._last_late_scores: EvalRewardSummary | None = None
         self._end: tuple[str, str] | None = None
         self._last_epoch: tuple[Mapping[str, float], Any, Any] = ({}, None, None)
 
@@ -181,9 +180,9 @@ class MetricsHook(TrainerHook):
         stats = state.stats
         if self._client is not None:
             name = str(state.shared.get("run_name", "training"))
-            stats.stats_run_id = self._client.create_run(
-                name, self._hyperparameters, from_epoch=state.epoch
-            )
+            curriculum = getattr(trainer, "curriculum", None)
+            about = {"env": str(getattr(curriculum, "env", "-")), **self._hyperparameters}
+            stats.stats_run_id = self._client.create_run(name, about, from_epoch=state.epoch)
         assert self._logger is not None
         last_row = self._logger.rewind(state.epoch)
         if last_row is not None:
@@ -242,10 +241,9 @@ class MetricsHook(TrainerHook):
         self._last_step, self._last_scores = state.agent_step, state.eval_scores.to_metrics()
 
     def _new_scores(self, state: TrainerState) -> EvalRewardSummary:
-        """The scores of this epoch, or those that came from the background since the last row."""
-        late, before = state.late_scores, self._last_late_scores
-        self._last_late_scores = late
-        return state.eval_scores if late is None or late is before else late
+        """The newest scores: of this epoch, or the last that came from the background."""
+        is_of_now = state.late_scores is None or state.eval_epoch == state.epoch
+        return state.eval_scores if is_of_now else state.late_scores or EvalRewardSummary()
 
     def _span(self, num_epochs: int, num_steps: int) -> Span:
         return Span(num_epochs, num_steps, self.timer.lap_all(), self.timer.elapsed_all())

@@ -136,6 +136,7 @@ def test_the_oldest_is_left_out_when_too_many_wait() -> None:
             evaluations.submit(Moment(epoch, 0), corridor_policy())
         with pytest.warns(MettaWarning, match="evaluations wait, so that of epoch 2 is left out"):
             evaluations.submit(Moment(99, 0), corridor_policy())
+        assert evaluations.epochs == {1, *range(3, MOST_WAITING + 2), 99}
         pid = evaluations.pid
         assert pid is not None
         assert evaluations.collect() == []
@@ -161,6 +162,11 @@ class Saving(TrainerHook):
     def __init__(self) -> None:
         self.late: list[tuple[str, Any]] = []
         self.saved: list[int] = []
+        self.awaited: list[set[int]] = []
+
+    def await_scores(self, epochs: Any) -> None:
+        if [set(epochs)] != self.awaited[-1:]:
+            self.awaited.append(set(epochs))
 
     def policy_uri_of(self, epoch: int) -> str:
         return f"file://policy{epoch}"
@@ -213,6 +219,8 @@ def test_scores_belong_to_their_epoch_when_they_arrive_later() -> None:
     assert arrived == [False, False, True, True]
     assert [epoch for _, epoch in watching.seen] == [None] * 4
     assert saving.late == [(2, watching.seen[2][0])]
+    # its checkpoint stays until then
+    assert saving.awaited == [set(), {2}, set(), {4}, set()]
     assert saving.saved == [4]
     episodes = client.records[0]["scores"]["episodes"]["training/CorridorEnv"]
     assert (len(episodes["returns"]), episodes["num_missing"]) == (4, 0)

@@ -122,13 +122,10 @@ def test_every_episode_is_recorded_when_a_real_suite_was_played() -> None:
     (record,) = client.records
     last = hook.evaluator.last
     assert last is not None
-    assert record["scores"]["episodes"] == {
-        "training/CorridorEnv": {
-            "returns": last.returns.tolist(),
-            "lengths": last.lengths.tolist(),
-            "num_missing": 0,
-        }
-    }
+    told = record["scores"]["episodes"]["training/CorridorEnv"]
+    assert told == last.summary()
+    assert told["returns"] == last.returns.tolist()
+    assert len(told["agents"]["infos"]) == 3
     mean = record["scores"]["simulation_scores"]["training/CorridorEnv"]
     assert mean == pytest.approx(np.mean(last.returns))
     assert EvalRewardSummary.from_dict(record["scores"]) == hook.eval_scores

@@ -56,6 +56,16 @@ def test_jobs_are_answered_in_turn_when_one_of_them_fails(tmp_path: Path) -> Non
     assert [folder.exists() for folder in folders] == [False, True, False]
 
 
+def test_nobody_waits_when_two_answers_came_together() -> None:
+    judge = JudgeProcess(worker_context())
+    try:
+        judge._said = bytearray(b'{"results": 1}\n{"recorded": 2}\n')
+        for expected in ({"results": 1}, {"recorded": 2}):
+            assert judge.answer(100_000.0) == expected
+    finally:
+        judge.end()
+
+
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_the_process_is_gone_when_it_is_ended(tmp_path: Path, is_busy: bool) -> None:
     judge = JudgeProcess(worker_context())

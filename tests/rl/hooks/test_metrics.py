@@ -12,6 +12,7 @@ import metta
 from metta.curriculum import Curriculum
 from metta.loggers import EventLog, MetricRow, StatsClient, StatsLogger, SystemMonitor, read_events
 from metta.rl.hooks.metrics import MetricsHook
+from metta.rl.training_state import TrainerState
 from metta.sim.scores import EvalRewardSummary
 from metta.timing import Stopwatch
 from metta.train.run_config import CurriculumConfig, LoggingConfig
@@ -417,3 +418,13 @@ def test_the_end_lies_behind_the_first_step_when_schedules_began_later(
     with run.training():
         run.epoch()
     assert "1,016 / 1,100 steps" in capsys.readouterr().out
+
+
+def test_a_row_has_the_newest_scores_when_some_came_from_the_background() -> None:
+    before, late = EvalRewardSummary({"task/a": 1.0}), EvalRewardSummary({"task/a": 2.0})
+    hook, state = MetricsHook(), TrainerState(epoch=5, eval_epoch=3, eval_scores=before)
+    assert hook._new_scores(state) is before
+    state.late_scores = late
+    assert hook._new_scores(state) is hook._new_scores(state) is late
+    state.record_scores(before)
+    assert hook._new_scores(state) is before
