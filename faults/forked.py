@@ -18,8 +18,8 @@ _BATCH = 100
 
 
 def most_seconds() -> float:
-    """Of the processor, for one reader; four times that where the lines of Python are counted."""
-    return 1.0 if sys.gettrace() is None else 4.0
+    """Of the processor, for one reader; four times that in tests, which share it with each other."""
+    return 4.0 if "pytest" in sys.modules else 1.0
 
 
 _PATIENCE_SECONDS = 30.0

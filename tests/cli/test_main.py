@@ -138,7 +138,7 @@ def test_a_wrong_option_exits_with_two_when_it_is_unknown(
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
-        (["--help"], "train a policy on a Gymnasium environment"),
+        (["--help"], "train a policy, on the grid world or any environment"),
         (["train", "--help"], "NAME=VALUE"),
         (["--version"], f"metta {__version__}"),
     ],
