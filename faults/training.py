@@ -7,9 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
 from torch import nn
 
+from metta.envs.toy import MaskedCorridorEnv
 from metta.loggers.history import metric_rows
 from metta.rl import checkpointer
 from metta.rl.clean_trainer import Trainer
@@ -35,6 +37,9 @@ _BASE = {
     "monitor_seconds": 0,
 }
 _TASKS = {"short": {"max_episode_steps": 9}, "long": {"max_episode_steps": 40}}
+_MASKED = f"{__name__}:MaskedCorridor-v0"
+gymnasium.register("MaskedCorridor-v0", entry_point=MaskedCorridorEnv, disable_env_checker=True)
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "mlp": {"env": "CartPole-v1"},
     "mlp-normalised": {
@@ -75,6 +80,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "curriculum.kind": "learning_progress",
         "buckets": {"num_resources": [4, 8], "wall_density": [0.0, 0.2]},
         "total_timesteps": 4 * EPOCHS * STEPS_PER_EPOCH,
+    },
+    "masked": {"env": _MASKED},
+    "masked-lstm": {"env": _MASKED, "core": "lstm"},
+    "workers-masked": {"env": _MASKED, "num_workers": 2},
+    "agents": {
+        "env": "pettingzoo:mpe2.simple_spread_v3",
+        "env_kwargs": {"max_cycles": 11},
+        "total_timesteps": 3 * EPOCHS * STEPS_PER_EPOCH,
     },
     "agent-groups": {
         "env": "grid/crowd",
