@@ -77,19 +77,23 @@ def _parallel_factory(module: str) -> Callable[..., Any]:
 
 
 def _world_config(name: str) -> Callable[..., Any]:
-    """What makes the ``MettaGridConfig`` of a world of metta's, or of a function by its full name."""
+    """What makes the ``MettaGridConfig`` of a world: one of `WORLDS`, or of mettagrid's own ``make_...``.
+
+    A configuration file may name it, so it is never just any function.
+    """
     require_mettagrid(name)
     if name in WORLDS:
         return WORLDS[name]
-    module, _, function = name.rpartition(".")
-    try:
-        make: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+    makers = importlib.import_module("mettagrid.builder.envs")
+    make: Callable[..., Any] | None = (
+        getattr(makers, name, None) if name.startswith("make_") else None
+    )
+    if make is None:
         raise EnvError(
-            f"there is no world {_METTAGRID}:{name}{did_you_mean(name, WORLDS)}; metta has "
-            f"{', '.join(f'{_METTAGRID}:{known}' for known in WORLDS)}, and a function that returns a "
-            f"MettaGridConfig goes by its full name, e.g. {_METTAGRID}:my_module.my_config"
-        ) from error
+            f"there is no world {_METTAGRID}:{name}{did_you_mean(name, WORLDS)}; there are "
+            f"{', '.join(f'{_METTAGRID}:{known}' for known in WORLDS)}, what mettagrid makes (e.g. "
+            f"{_METTAGRID}:make_arena), and what a program puts into metta.envs.mettagrid_env.WORLDS"
+        )
     return make
 
 

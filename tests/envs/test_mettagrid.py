@@ -1,5 +1,6 @@
 """Worlds of mettagrid: tokens as grids, everything from the seed, and all of it again after a restore."""
 
+import functools
 import importlib.util
 import json
 from contextlib import closing
@@ -12,7 +13,7 @@ import pytest
 from metta.envs import make_vec_env
 from metta.envs.agents_vec_env import AgentsVecEnv
 from metta.envs.env_ids import check_env_id
-from metta.envs.mettagrid_env import MettaGridEnv, TokenGrid, arena_small
+from metta.envs.mettagrid_env import WORLDS, MettaGridEnv, TokenGrid, arena_small
 from metta.errors import EnvError, MissingExtraError
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.stateful import digest_of
@@ -199,11 +200,21 @@ def test_agents_train_and_their_numbers_are_told_when_an_arena_is_named(tmp_path
 
 
 @needs_mettagrid
-def test_worlds_of_ones_own_are_made_when_a_function_is_named() -> None:
-    name = "mettagrid:metta.envs.mettagrid_env.arena_small"
-    with closing(make_vec_env(name, env_kwargs={**SMALL, "num_agents": 2})) as env:
+def test_worlds_of_ones_own_are_made_when_they_have_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(WORLDS, "mine", functools.partial(arena_small, num_agents=2))
+    with closing(make_vec_env("mettagrid:mine", env_kwargs=SMALL)) as env:
         assert env.num_rows == 2
-    with pytest.raises(EnvError, match="did you mean 'arena_small'"):
-        check_env_id("mettagrid:arena_smal")
+    with closing(make_vec_env("mettagrid:make_navigation", env_kwargs={"num_agents": 3})) as env:
+        assert env.num_rows == 3
+    monkeypatch.setitem(WORLDS, "none", dict)
     with pytest.raises(EnvError, match="needs a MettaGridConfig"):
-        make_vec_env("mettagrid:builtins.dict")
+        make_vec_env("mettagrid:none")
+
+
+@needs_mettagrid
+@pytest.mark.parametrize("name", ["arena_smal", "subprocess.getoutput", "builtins.dict", "os", ""])
+def test_no_function_is_called_when_it_is_just_any(name: str) -> None:
+    with pytest.raises(EnvError, match=r"there is no world mettagrid:.*mettagrid:arena_small"):
+        make_vec_env(f"mettagrid:{name}", env_kwargs={"cmd": "exit 1"})
