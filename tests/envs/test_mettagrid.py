@@ -1,6 +1,5 @@
 """Worlds of mettagrid: tokens as grids, everything from the seed, and all of it again after a restore."""
 
-import functools
 import importlib.util
 import json
 from contextlib import closing
@@ -203,8 +202,8 @@ def test_agents_train_and_their_numbers_are_told_when_an_arena_is_named(tmp_path
 def test_worlds_of_ones_own_are_made_when_they_have_a_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(WORLDS, "mine", functools.partial(arena_small, num_agents=2))
-    with closing(make_vec_env("mettagrid:mine", env_kwargs=SMALL)) as env:
+    monkeypatch.setitem(WORLDS, "mine", lambda: arena_small(**{**SMALL, "num_agents": 2}))
+    with closing(make_vec_env("mettagrid:mine")) as env:
         assert env.num_rows == 2
     with closing(make_vec_env("mettagrid:make_navigation", env_kwargs={"num_agents": 3})) as env:
         assert env.num_rows == 3
