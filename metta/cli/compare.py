@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "read_groups", "run"]
 
+_EVEN = 0.5
+"""The probability that one is better, where both are alike."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
@@ -102,7 +105,14 @@ def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) ->
     if found.missing:
         yield f"not enough data: {printable(found.missing)}"
     else:
-        yield f"best by the lower bound of its interval: {printable(found.best)}"
+        yield f"best by the lower bound of its interval: {printable(found.best)}{_doubt(found)}"
+
+
+def _doubt(found: "Comparison") -> str:
+    """From whom the best could not be told apart: as likely as not, it is the worse one."""
+    pairs = found.improvements.items()
+    alike = [other for (ours, other), one in pairs if ours == found.best and one.low <= _EVEN]
+    return f", but that may be chance beside {printable(', '.join(alike))}" if alike else ""
 
 
 def _interval(one: "Estimate") -> str:

@@ -66,6 +66,18 @@ def test_the_better_run_is_named_when_two_are_compared(
     ordered = np.sort(returns_of(5.0, seed=2))[5:15]
     assert lines[2].split()[:5] == ["a/b", "good", "1", "20", f"{ordered.mean():.3f}"]
     assert lines[-1] == "best by the lower bound of its interval: good"
+
+
+def test_it_is_said_when_the_best_cannot_be_told_from_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "same"):
+        make_run(tmp_path / name, {"a/b": returns_of(3.0)})
+    make_run(tmp_path / "bad", {"a/b": returns_of(-3.0)})
+    assert main(["compare", "one", "same", "bad", "--output", str(tmp_path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    expected = "best by the lower bound of its interval: one, but that may be chance beside same"
+    assert last == expected
     assert "they tell of these policies, not of other seeds" in lines[-2]
     found = compared(capsys, tmp_path, "bad", "good")
     there, back = found["improvements"]
