@@ -249,45 +249,13 @@ NAMED = (metric_values.name, episode_values.name, agent_values.name)
 """Tables whose rows have a name among `metric_names`."""
 
 
-def _metrics() -> Select[Any]:
-    table = metric_values.join(runs, runs.c.id == metric_values.c.run_id)
-    return select(
-        runs.c.run,
-        runs.c.name.label("run_name"),
-        metric_values.c.sequence,
-        metric_values.c.epoch,
-        metric_values.c.agent_step,
-        metric_names.c.name,
-        metric_values.c.value,
-    ).select_from(table.join(metric_names, metric_names.c.id == metric_values.c.name_id))
-
-
-def _episode_metrics() -> Select[Any]:
-    table = episode_values.join(runs, runs.c.id == episode_values.c.run_id)
-    return select(
-        runs.c.run,
-        runs.c.name.label("run_name"),
-        episode_values.c.sequence,
-        episode_values.c.number,
-        episode_values.c.epoch,
-        metric_names.c.name,
-        episode_values.c.value,
-    ).select_from(table.join(metric_names, metric_names.c.id == episode_values.c.name_id))
-
-
-def _agent_metrics() -> Select[Any]:
-    table = agent_values.join(runs, runs.c.id == agent_values.c.run_id)
-    return select(
-        runs.c.run,
-        runs.c.name.label("run_name"),
-        agent_values.c.sequence,
-        agent_values.c.epoch,
-        agent_values.c.simulation,
-        agent_values.c.number,
-        agent_values.c.agent,
-        metric_names.c.name,
-        agent_values.c.value,
-    ).select_from(table.join(metric_names, metric_names.c.id == agent_values.c.name_id))
+def _with_names(values: Table, *columns: str) -> Select[Any]:
+    """Rows of one of the `NAMED` tables, with the names of their runs and of themselves."""
+    of_runs = values.join(runs, runs.c.id == values.c.run_id)
+    own = [values.c[column] for column in columns]
+    about = (runs.c.run, runs.c.name.label("run_name"), *own, metric_names.c.name, values.c.value)
+    named = of_runs.join(metric_names, metric_names.c.id == values.c.name_id)
+    return select(*about).select_from(named)
 
 
 def _scores() -> Select[Any]:
@@ -332,9 +300,11 @@ def _suite_scores() -> Select[Any]:
 
 
 VIEWS: dict[str, Select[Any]] = {
-    "metrics": _metrics(),
-    "episode_metrics": _episode_metrics(),
-    "agent_metrics": _agent_metrics(),
+    "metrics": _with_names(metric_values, "sequence", "epoch", "agent_step"),
+    "episode_metrics": _with_names(episode_values, "sequence", "number", "epoch"),
+    "agent_metrics": _with_names(
+        agent_values, "sequence", "epoch", "simulation", "number", "agent"
+    ),
     "scores": _scores(),
     "category_scores": _category_scores(),
     "suite_scores": _suite_scores(),

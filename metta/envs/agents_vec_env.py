@@ -1,7 +1,7 @@
 """Environments of many agents as rows: one agent, one row."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,26 +21,27 @@ from metta.envs.row_arrays import RowArrays
 from metta.envs.vec_env import (
     FinalRows,
     ObsArrays,
-    RestoreClass,
-    RestorePromise,
     StepResult,
     group_slices,
 )
+from metta.envs.vec_env_wrapper import VecEnvWrapper
 
 __all__ = ["AgentsVecEnv"]
 
 
-class AgentsVecEnv:
+class AgentsVecEnv(VecEnvWrapper):
     """A `VecEnv` over another one whose environments are `AgentsEnv`s; row = environment * A + agent.
 
     Agents who have died, or have not joined yet, are not `valid`; all agents of an environment begin its
     next episode together, when none of them is left in this one.
     """
 
+    inner: Any
+    """Its rows are whole environments."""
+
     def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
         space: AgentsSpace = inner.observation_space
-        self.inner = inner
-        """Its rows are whole environments."""
         self.agents_per_env = space.num_agents
         self.agents = space.agents
         """Names of the agents of one environment, in the order of their rows."""
@@ -48,32 +49,13 @@ class AgentsVecEnv:
         self.action_space = space.agent_action_space
         self.obs_spec = space.spec
         self.mask_size = 0 if space.mask_layout is None else space.mask_layout.size
-        self.num_groups = inner.num_groups
         self.num_rows = inner.num_rows * self.agents_per_env
-        self.num_tasks = inner.num_tasks
         self._slices = group_slices(self.num_rows, self.num_groups)
         self._envs_per_group = inner.num_rows // self.num_groups
         self._arrays = RowArrays.allocate(self.obs_spec, self.num_rows, self.mask_size)
         self._groups = [self._arrays.part(rows) for rows in self._slices]
         self._told = _told_arrays(inner.num_rows, self.agents_per_env, self.mask_size)
         """What `AgentsEnv` tells besides observations, by leaf: ``[num_envs, A, ...]``."""
-
-    @property
-    def tasks(self) -> np.ndarray:
-        """``[num_envs]`` what each environment plays."""
-        tasks: np.ndarray = self.inner.tasks
-        return tasks
-
-    @property
-    def next_tasks(self) -> np.ndarray:
-        """``[num_envs]`` what each environment's next episode will be of; write to it between steps."""
-        tasks: np.ndarray = self.inner.next_tasks
-        return tasks
-
-    @property
-    def num_resets(self) -> int:
-        """How often `reset` was called."""
-        return int(self.inner.num_resets)
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every environment, with the seed of its first row."""
@@ -112,11 +94,6 @@ class AgentsVecEnv:
         self._settle(envs, result.starts)
         return step
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
-        """What the environments promise."""
-        promise: RestorePromise = self.inner.prepare_restore(wanted)
-        return promise
-
     def state_dict(self) -> dict[str, Any]:
         """Where every environment stands."""
         state: dict[str, Any] = self.inner.state_dict()
@@ -131,16 +108,6 @@ class AgentsVecEnv:
             leaf.key: seen[f"{OBS}/{leaf.key}"].reshape(self.num_rows, *leaf.shape)
             for leaf in self.obs_spec.leaves
         }
-
-    def close(self) -> None:
-        """Close every environment."""
-        self.inner.close()
-
-    def __getattr__(self, name: str) -> Any:
-        """Workers, restarts and losses are those of the environments below."""
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     def _inner_out(self, envs: slice, obs_out: ObsArrays) -> dict[str, np.ndarray]:
         """Where environments write: views of the agents' rows, and what is told besides."""

@@ -133,11 +133,6 @@ class OpponentVecEnv(VecEnvWrapper):
         self._num_episodes = np.zeros(self.num_envs, np.int64)
         self._steps = np.zeros(self.num_groups, np.int64)
 
-    @property
-    def num_tasks(self) -> int:
-        """How many tasks the environments play."""
-        return int(getattr(self.inner, "num_tasks", 1))
-
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every environment, with the seeds of its learners' rows."""
         obs = self.obs_spec.zeros(self.inner.num_rows)
