@@ -90,18 +90,28 @@ def summarize(folder: Path) -> RunSummary:
 
 
 def _read_events(file: Path, summary: RunSummary) -> dict[str, Any] | None:
-    """Fill in the newest numbers, as far as lines can be read; returns how the run ended, if it did."""
-    numbers: dict[str, Any] = {}
+    """Fill in the newest numbers, as far as lines can be read; returns how the run ended, if it did.
+
+    Rows that a run took back when it went on from an earlier epoch do not count.
+    """
+    rows: list[tuple[int, int, dict[str, Any]]] = []
     ended: dict[str, Any] | None = None
-    for event in _events(file):
-        if event.kind == "metrics":
-            summary.agent_step = int(event.payload.get("agent_step", 0))
-            summary.epoch = int(event.payload.get("epoch", 0))
-            numbers |= event.payload["metrics"]
-            summary.reward = _finite(numbers.get("overview/reward"))
-        elif event.kind in ("run_start", "run_end"):
-            ended = event.payload if event.kind == "run_end" else None
-    summary.score = last_score(numbers)
+    try:
+        for event in _events(file):
+            if event.kind == "metrics":
+                step, epoch = (int(event.payload.get(name, 0)) for name in ("agent_step", "epoch"))
+                rows.append((epoch, step, event.payload["metrics"]))
+            elif event.kind == "run_end":
+                ended = event.payload
+            elif event.kind in ("run_start", "rewind"):
+                ended, kept = None, event.payload.get("from_epoch", 0)
+                rows = [row for row in rows if row[0] <= kept]
+    finally:
+        numbers: dict[str, Any] = {}
+        for summary.epoch, summary.agent_step, metrics in rows:
+            numbers |= metrics
+        summary.reward = _finite(numbers.get("overview/reward"))
+        summary.score = last_score(numbers)
     return ended
 
 

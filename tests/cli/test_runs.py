@@ -68,6 +68,20 @@ def test_a_line_is_shown_per_run_when_they_are_listed(
     assert lines[2].split()[:5] == ["new", "CartPole-v1", "done", "100,000", "(100%)"]
 
 
+@pytest.mark.parametrize("kind", ["run_start", "rewind"])
+def test_a_row_does_not_count_when_the_run_went_on_from_before_it(
+    tmp_path: Path, kind: str
+) -> None:
+    folder = make_run(tmp_path / "run", ended=None)
+    with EventLog(folder / "events.jsonl") as log:
+        lost = {"overview/reward": 99.0, "eval_training/score": 99.0}
+        log.append("metrics", {"agent_step": 5000, "epoch": 20, "metrics": lost})
+        log.append(kind, {"name": "run", "from_epoch": 4})
+    summary = summarize(folder)
+    assert (summary.epoch, summary.agent_step) == (4, 1000)
+    assert (summary.reward, summary.score) == (12.5, 20.0)
+
+
 @pytest.mark.parametrize("ended", [None, "SIGINT"])
 def test_the_status_tells_how_a_run_stands_when_it_did_not_finish(
     tmp_path: Path, ended: str | None
