@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/envs/grid/*.[ch])
+SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/agent/*.[ch]) $(wildcard metta/envs/*.h metta/envs/*/*.[ch])
 
 .PHONY: help train test check coverage format setup learning bench overhead faults clean
 
@@ -11,7 +11,7 @@ help:
 	@echo "make test       set up and run every check of this project: lint, types, layers, tests"
 	@echo "make coverage   the tests once more, with the lines that none of them runs"
 	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
-	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
+	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop: metta bench"
 	@echo "make faults     every fault campaign, about an hour; writes faults.jsonl and faults.md"
 	@echo "make overhead   CPU seconds of every face over a bare loop of the parts"
 
@@ -52,7 +52,7 @@ learning: setup
 	$(BIN)/pytest tests/learning -m slow -s
 
 bench: setup
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/metta bench --out benchmarks/results
 
 faults: setup
 	$(BIN)/python -m faults.run

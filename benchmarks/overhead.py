@@ -20,8 +20,17 @@ import threading
 import time
 from pathlib import Path
 
-from benchmarks import settings as s
+from metta.bench.workloads import CARTPOLE, PPO_SETTINGS
 
+NUM_ENVS, HORIZON = 8, 128
+BATCH = NUM_ENVS * HORIZON
+SETTINGS = {
+    **PPO_SETTINGS,
+    "env": CARTPOLE,
+    "num_envs": NUM_ENVS,
+    "horizon": HORIZON,
+    "learning_rate": 2.5e-4,
+}
 WARM_EPOCHS = 10
 BLOCK = 5
 """Epochs that are drawn together: neighbours are alike."""
@@ -72,8 +81,8 @@ def config_for(epochs: int, **more):
     from metta.train.settings import apply_settings
     from metta.train.train_config import TrainingConfig
 
-    total = {"total_timesteps": epochs * s.BATCH, "verbose": False, "eval_episodes": 1}
-    return apply_settings(TrainingConfig(), {**s.METTA_SETTINGS, **total, **more})
+    total = {"total_timesteps": epochs * BATCH, "verbose": False, "eval_episodes": 1}
+    return apply_settings(TrainingConfig(), {**SETTINGS, **total, **more})
 
 
 def bare(config, note) -> str:
@@ -82,7 +91,7 @@ def bare(config, note) -> str:
     from metta.envs.factory import make_vec_env
     from metta.rl.training_components import build_components
 
-    env = make_vec_env(config.env, num_envs=s.NUM_ENVS)
+    env = make_vec_env(config.env, num_envs=NUM_ENVS)
     policy = make_policy(
         env.observation_space, env.action_space, config.agent, seed=config.trainer.seed
     )
@@ -151,7 +160,9 @@ def background_seconds() -> float:
 
 def job(first: int, epochs: int) -> None:
     """Train with every face, in turns; print CPU seconds per epoch and what each learned."""
-    s.require_one_thread()
+    import torch
+
+    torch.set_num_threads(1)  # small networks run best on one thread
     order = FACES[first:] + FACES[:first]
     turns, hashes, background = Turns(order), {}, []
 

@@ -8,15 +8,19 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from faults.training import CONFIGS, EPOCHS, comparable_rows
+from faults.training import COMPILED, CONFIGS, EPOCHS, comparable_rows
 from faults.trial import OK, Trial
 from metta.testing.digests import compare_digests, read_digests
 from metta.testing.zygote import Zygote
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
-    """All splits, or `count` of them drawn at random (one of each configuration first)."""
-    points = [(name, k) for k in range(1, EPOCHS) for name in CONFIGS]
+    """All splits, or `count` of them drawn at random (one of each configuration first).
+
+    Those with compiled updates are among all of them only: they wait for a compiler.
+    """
+    names = [*CONFIGS] if count else [*CONFIGS, *COMPILED]
+    points = [(name, k) for k in range(1, EPOCHS) for name in names]
     if count:
         random.Random(seed).shuffle(points)
         points = one_of_each(points, count)

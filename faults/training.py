@@ -81,6 +81,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "buckets": {"num_resources": [4, 8], "wall_density": [0.0, 0.2]},
         "total_timesteps": 4 * EPOCHS * STEPS_PER_EPOCH,
     },
+    "carts": {"env": "metta/cartpole", "env_kwargs": {"max_episode_steps": 30}},
+    "carts-normalised": {
+        "env": "metta/cartpole",
+        "env_kwargs": {"max_episode_steps": 30},
+        "normalize_observations": True,
+        "normalize_returns": True,
+        "num_groups": 2,
+    },
+    "numpy-actor": {"env": "CartPole-v1", "actor": "numpy"},
+    "eager-actor": {"env": "CartPole-v1", "actor": "eager"},
+    "traced-actor": {"env": "CartPole-v1", "actor": "traced"},
     "masked": {"env": _MASKED},
     "masked-lstm": {"env": _MASKED, "core": "lstm"},
     "workers-masked": {"env": _MASKED, "num_workers": 2},
@@ -105,6 +116,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 """Name -> settings; `custom_loss` adds one with parameters and state of its own."""
+COMPILED: dict[str, dict[str, Any]] = {
+    "step": {"env": "CartPole-v1", "driver": "step"},
+    "step-kl": {"env": "CartPole-v1", "driver": "step", "target_kl": 0.01, "lr_schedule": "linear"},
+    "epoch": {"env": "metta/cartpole", "driver": "epoch", "normalize_observations": True},
+    "step-lstm": {"env": "CartPole-v1", "driver": "step", "core": "lstm"},
+    "step-sgd": {"env": "CartPole-v1", "driver": "step", "trainer.optimizer.name": "sgd"},
+}
+"""Runs whose updates are compiled, which takes a minute for each the first time."""
 SERIAL = [name for name in CONFIGS if "workers" not in name]
 
 
@@ -182,7 +201,7 @@ class DieAfter(TrainerHook):
 
 def trainer_of(name: str, folder: str | Path, **changes: Any) -> Trainer:
     """The trainer of a run in a folder."""
-    settings = {**_BASE, **CONFIGS[name], **changes}
+    settings = {**_BASE, **{**CONFIGS, **COMPILED}[name], **changes}
     losses = []
     if settings.pop("custom_loss", False):
         torch.manual_seed(0)

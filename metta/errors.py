@@ -8,6 +8,7 @@ __all__ = [
     "ConfigError",
     "DatabaseError",
     "DatabaseUnavailableError",
+    "DriverError",
     "EnvError",
     "EventLogError",
     "HookError",
@@ -48,6 +49,10 @@ class PolicyError(MettaError):
 
 class ActorError(PolicyError):
     """A fast actor cannot be derived from this policy."""
+
+
+class DriverError(MettaError):
+    """An update cannot be compiled, or its compiled form does not agree with the eager one."""
 
 
 class RolloutError(MettaError):

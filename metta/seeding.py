@@ -6,10 +6,14 @@ the numbers of training, and a resumed run needs no generator state, only its co
 
 import hashlib
 import json
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-__all__ = ["derive_seed", "numpy_generator"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["derive_seed", "numpy_generator", "seed_torch"]
 
 _SEED_BITS = 63
 
@@ -31,3 +35,18 @@ def numpy_generator(
     return np.random.Generator(
         np.random.PCG64(derive_seed(seed, purpose, rank=rank, epoch=epoch, index=index))
     )
+
+
+def seed_torch(seed: int, device: "torch.device") -> None:
+    """Reseed torch's global generators, of the CPU and of one device.
+
+    ``torch.manual_seed`` also tells every backend that is not there, which keeps a list of such calls.
+    """
+    import torch  # configuration and worker processes come here without it
+
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    elif device.type != "cpu":
+        torch.manual_seed(seed)

@@ -11,6 +11,8 @@ import torch
 
 # processes that tests start compete for few cores: threads that wait for each other make all of them slow
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# tests that compile an update say so; for all others a compiler takes longer than what they do
+os.environ.setdefault("METTA_COMPILE", "0")
 
 # equal examples in every run, and no time limit per example: machines are slow at times
 hypothesis.settings.register_profile("metta", deadline=None, derandomize=True)

@@ -21,6 +21,8 @@ COVERED = [
     "metta.train.train_config",
     "metta.train.presets",
     "metta.testing",
+    "metta.bench",
+    "metta.profiling",
 ]
 
 

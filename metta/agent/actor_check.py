@@ -7,7 +7,7 @@ from torch import Tensor
 from metta.agent.action_spec import ActionSpec
 from metta.spaces import ObsLeaf, ObsSpec
 
-__all__ = ["random_mask", "random_obs", "same_actions"]
+__all__ = ["difference", "random_mask", "random_obs", "same_actions"]
 
 _TOLERANCE = 1e-4
 _FAR = 100.0
@@ -65,3 +65,12 @@ def same_actions(
     nudge = torch.zeros_like(params).scatter(-1, places, _TOLERANCE)
     nudged = params + nudge * (1.0 + params.abs())
     return torch.equal(spec.sample(nudged, noise, mask), found)
+
+
+def difference(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Largest deviation of parameters ``[n, P]``, relative to the largest one of its row."""
+    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    with np.errstate(all="ignore"):
+        gaps = np.where(same, 0.0, np.abs(found - wanted))
+    sizes = np.abs(wanted).max(-1, initial=0.0, where=~np.isnan(wanted))
+    return float((gaps.max(-1) / (1.0 + sizes)).max())

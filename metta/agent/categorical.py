@@ -123,6 +123,8 @@ class DiscreteSpec:
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
         """Indices shifted by the space's start; a copy, so that no environment can edit a rollout."""
+        if not self.start:
+            return action.astype(self.env_dtype)
         shifted: np.ndarray = action + self.start
         return shifted.astype(self.env_dtype, copy=False)
 

@@ -17,10 +17,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
     Unlike ``train(was_training)`` this leaves parts frozen in evaluation mode as they were.
     """
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    in_training = [part for part in module.modules() if part.training]
+    if in_training:
+        module.eval()
     try:
         yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for part in in_training:
+            vars(part)["training"] = True  # past the checks of nn.Module, which take longer

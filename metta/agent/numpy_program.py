@@ -6,7 +6,7 @@ preallocated arrays. Any operation it does not know raises `ActorError`: the cal
 """
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import fx, nn
@@ -23,7 +23,7 @@ from metta.agent.numpy_steps import (
 from metta.agent.output import PolicyOutput
 from metta.errors import ActorError
 
-__all__ = ["NumpyProgram"]
+__all__ = ["NumpyProgram", "refuse_hooks"]
 
 
 class NumpyProgram:
@@ -36,7 +36,9 @@ class NumpyProgram:
     change a new program is needed. Weights and buffers are copied by `refresh`.
     """
 
-    def __init__(self, module: nn.Module, example: Any) -> None:
+    def __init__(
+        self, module: nn.Module, example: Any, branch: Literal["action", "value"] = "action"
+    ) -> None:
         self.module = module
         try:
             # a copy, since tracing may leave its placeholders and constants in the module
@@ -45,14 +47,14 @@ class NumpyProgram:
         except Exception as error:  # users' code: whatever it raises means "not traceable"
             raise ActorError(f"the module cannot be traced: {error}") from error
         _refuse_in_place(self.graph, self._traced)
-        self.output = _action_node(self.graph)
+        self.output = _output_node(self.graph, branch)
         self.nodes = _needed(self.graph, self.output)
         self._example = example
         self.refresh()
 
     def refresh(self) -> None:
         """Copy the module's present weights."""
-        _refuse_hooks(self.module)
+        refuse_hooks(self.module)
         steps: list[Step] = []
         values: Values = {}
         for node in self.nodes:
@@ -84,36 +86,39 @@ class NumpyProgram:
             builder = LAYERS.get(type(layer))
             if builder is None:
                 raise ActorError(f"layer {type(layer).__name__} has no NumPy form")
-            _refuse_hooks(layer)
+            refuse_hooks(layer)
             source = node.args[0]
             if not isinstance(source, fx.Node):
                 raise ActorError(f"layer {node.target} is not called on a tensor")
             return builder(layer, node, source, values)
         if node.op == "get_attr":
-            return constant_step(node, self._attribute(str(node.target)))
+            return constant_step(node, self.attribute(str(node.target)))
         known: dict[Any, Any] = METHODS if node.op == "call_method" else FUNCTIONS
         function = known.get(node.target)
         if function is None:
             raise ActorError(f"operation {node.target} has no NumPy form")
         return call_step(node, function)
 
-    def _attribute(self, path: str) -> Any:
+    def attribute(self, path: str) -> Any:
+        """A weight, buffer or constant of the module, as it is now."""
         owner, _, name = path.rpartition(".")
         part = self.module.get_submodule(owner)
         # constants that appeared while tracing exist only in the traced copy
         return getattr(part if hasattr(part, name) else self._traced.get_submodule(owner), name)
 
 
-def _action_node(graph: fx.Graph) -> fx.Node:
+def _output_node(graph: fx.Graph, branch: Literal["action", "value"]) -> fx.Node:
+    """Where the distribution parameters come out, or the values."""
+    place = 0 if branch == "action" else 1
     result = next(node for node in graph.nodes if node.op == "output").args[0]
     if isinstance(result, fx.Node) and result.target is PolicyOutput:
         # a NamedTuple is a call in the graph
         fields = dict(zip(PolicyOutput._fields, result.args, strict=False)) | result.kwargs
-        result = fields["dist_params"]
+        result = fields["dist_params" if branch == "action" else "value"]
     elif isinstance(result, tuple) and len(result) == 2:
-        result = result[0]
+        result = result[place]
     elif isinstance(result, dict) and "action_logits" in result:
-        result = result["action_logits"]
+        result = result["action_logits" if branch == "action" else "value"]
     if not isinstance(result, fx.Node):
         raise ActorError("the module's output is not a pair, dict or PolicyOutput of tensors")
     return result
@@ -143,7 +148,8 @@ def _refuse_in_place(graph: fx.Graph, module: nn.Module) -> None:
             raise ActorError(f"operation {name} works in place on what others read")
 
 
-def _refuse_hooks(part: nn.Module) -> None:
+def refuse_hooks(part: nn.Module) -> None:
+    """`ActorError` where a module has forward hooks."""
     if part._forward_hooks or part._forward_pre_hooks:
         raise ActorError(f"{type(part).__name__} has forward hooks, which only torch runs")
 

@@ -184,6 +184,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "sigmoid": _sigmoid,
     "flatten": _flatten,
     "unsqueeze": _unsqueeze,
+    "squeeze": lambda array, dim: np.squeeze(array, dim),
     "index_select": lambda array, dim, index: np.take(array, index, dim),
     "to": _to,
     "float": lambda array: array.astype(np.float32, copy=False),

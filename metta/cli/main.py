@@ -46,6 +46,10 @@ COMMANDS = {
     "certify": Command(
         "metta.cli.certify", "kill and resume a set-up, and see whether it is exact"
     ),
+    "bench": Command(
+        "metta.cli.bench_command", "steps per second of training loops, beside other libraries"
+    ),
+    "profile": Command("metta.cli.profile_command", "where the time of a run goes"),
     "config": Command("metta.cli.config_command", "show or explain the settings of a run"),
     "presets": Command("metta.cli.presets_command", "list the presets"),
     "convert": Command(

@@ -9,9 +9,11 @@ from metta.envs.native import NativeVecEnv
 from metta.envs.serial import SerialVecEnv
 from metta.envs.vec_env import (
     FinalRows,
+    FusedVecEnv,
     ObsArrays,
     RestorableVecEnv,
     RestorePromise,
+    RolloutArrays,
     StepResult,
     VecEnv,
     group_slices,
@@ -20,11 +22,13 @@ from metta.envs.vec_env import (
 __all__ = [
     "EnvLike",
     "FinalRows",
+    "FusedVecEnv",
     "MultiprocessVecEnv",
     "NativeVecEnv",
     "ObsArrays",
     "RestorableVecEnv",
     "RestorePromise",
+    "RolloutArrays",
     "SerialVecEnv",
     "StepResult",
     "VecEnv",

@@ -59,6 +59,12 @@ class CallOrder:
                 raise self._out_of_turn(call, group)
         return self._states[0] is _READY
 
+    def require_ready(self, call: str) -> None:
+        """Refuse a call that steps every group, unless all of them stand between two steps."""
+        for group, state in enumerate(self._states):
+            if state is not _READY:
+                raise self._out_of_turn(call, group)
+
     def send(self, group: int) -> None:
         """Note that a step of `group` begins."""
         if self._state_of(group) is not _READY:

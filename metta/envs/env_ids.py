@@ -1,8 +1,8 @@
 """From the id of an environment to what makes it.
 
 ``CartPole-v1`` and ``module:Env-v0`` are gymnasium's, ``pettingzoo:mpe2.simple_spread_v3`` is the parallel
-environment of a module, ``mettagrid:arena_small`` a world of mettagrid, and ``grid/gather`` a task of the
-grid world that comes with metta.
+environment of a module, ``mettagrid:arena_small`` a world of mettagrid, ``grid/gather`` a task of the grid
+world that comes with metta, and ``metta/cartpole`` its own CartPole-v1, many at once.
 """
 
 import functools
@@ -13,15 +13,25 @@ from typing import Any, cast
 import gymnasium
 
 from metta.envs.agents_env import AgentsEnv, is_parallel_env
+from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
 from metta.envs.mettagrid_env import WORLDS, make_mettagrid, require_mettagrid
 from metta.envs.row_spec import EnvFactory, GymEnv
 from metta.errors import ConfigError, EnvError, did_you_mean
 from metta.secrets import resolve_all
 
-__all__ = ["check_env_id", "factory_of", "factory_of_id", "is_grid_id", "make_grid"]
+__all__ = [
+    "check_env_id",
+    "factory_of",
+    "factory_of_id",
+    "is_cartpole_id",
+    "is_grid_id",
+    "make_cartpole",
+    "make_grid",
+]
 
 _GRID = "grid/"
+_CARTPOLE = "metta/cartpole"
 _PETTINGZOO, _METTAGRID = "pettingzoo", "mettagrid"
 
 
@@ -29,7 +39,7 @@ def check_env_id(env_id: str) -> None:
     """`EnvError` where there is no such environment; none is made."""
     if is_grid_id(env_id):
         _grid_task(env_id, {})
-    else:
+    elif not is_cartpole_id(env_id):
         factory_of_id(env_id, {})
 
 
@@ -40,6 +50,11 @@ def factory_of(make: Callable[..., Any], kwargs: dict[str, Any]) -> EnvFactory:
 
 def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
     """A factory that works in other processes too, where the id may not be registered."""
+    if is_cartpole_id(env_id):
+        raise EnvError(
+            f"{env_id} steps all of its carts at once: there is no single one to make or to draw; use "
+            "CartPole-v1, whose rules are the same"
+        )
     module, _, name = env_id.rpartition(":")
     if module == _PETTINGZOO:
         return factory_of(_parallel_factory(name), kwargs)
@@ -50,7 +65,7 @@ def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
             importlib.import_module(module)
         spec = gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError, ValueError) as error:
-        known = [*gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
+        known = [_CARTPOLE, *gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
         raise EnvError(
             f"gymnasium knows no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
         ) from error
@@ -102,6 +117,32 @@ def is_grid_id(env: Any) -> bool:
     return isinstance(env, str) and env.startswith(_GRID)
 
 
+def is_cartpole_id(env: Any) -> bool:
+    """Whether this names metta's own carts."""
+    return isinstance(env, str) and env == _CARTPOLE
+
+
+def make_cartpole(
+    kwargs: Mapping[str, Any], num_envs: int, num_workers: int, num_groups: int
+) -> CartPoleVecEnv:
+    """Carts with poles; ``max_episode_steps`` is the only argument there is."""
+    _refuse_workers(num_workers, "metta/cartpole steps all of its carts")
+    try:
+        return CartPoleVecEnv(num_envs, num_groups, **kwargs)
+    except TypeError as error:
+        raise EnvError(
+            f"{_CARTPOLE} was given {dict(kwargs)}; it takes max_episode_steps, a whole number: {error}"
+        ) from error
+
+
+def _refuse_workers(num_workers: int, reason: str) -> None:
+    if num_workers:
+        raise ConfigError(
+            f"num_workers={num_workers}; {reason} at once in this process, faster than workers would: "
+            "use num_workers=0"
+        )
+
+
 def make_grid(
     tasks: Sequence[tuple[str, Mapping[str, Any]]],
     num_envs: int,
@@ -109,11 +150,7 @@ def make_grid(
     num_groups: int,
 ) -> GridVecEnv:
     """Grid worlds that play tasks given as (id, arguments); the arguments are those of its config."""
-    if num_workers:
-        raise ConfigError(
-            f"num_workers={num_workers}; the grid world steps all of its worlds at once in this process, "
-            "faster than workers would: use num_workers=0"
-        )
+    _refuse_workers(num_workers, "the grid world steps all of its worlds")
     return GridVecEnv(
         [_grid_task(env_id, kwargs) for env_id, kwargs in tasks], num_envs, num_groups
     )

@@ -12,7 +12,14 @@ from metta.curriculum import Task
 from metta.envs.agent_groups import GroupedVecEnv, split_agent_groups
 from metta.envs.agents_env import AgentsSpace
 from metta.envs.agents_vec_env import AgentsVecEnv
-from metta.envs.env_ids import factory_of, factory_of_id, is_grid_id, make_grid
+from metta.envs.env_ids import (
+    factory_of,
+    factory_of_id,
+    is_cartpole_id,
+    is_grid_id,
+    make_cartpole,
+    make_grid,
+)
 from metta.envs.multiprocess import MultiprocessVecEnv
 from metta.envs.native import NativeVecEnv
 from metta.envs.row_spec import EnvFactory, GymEnv, short_seed
@@ -109,6 +116,9 @@ def _ungrouped(
         raise ConfigError(f"num_workers={num_workers}; use 0 to step in this process, or more")
     if any(is_grid_id(task.env) for task in tasks):
         return make_grid(_grid_tasks(tasks), _checked_count(num_envs), num_workers, num_groups)
+    if any(is_cartpole_id(task.env) for task in tasks):
+        kwargs = _cartpole_kwargs(tasks)
+        return make_cartpole(kwargs, _checked_count(num_envs), num_workers, num_groups)
     if len(tasks) == 1 and not isinstance(tasks[0].env, str) and not callable(tasks[0].env):
         return make_vec_env(
             tasks[0].env, num_workers=num_workers, num_groups=num_groups, env_kwargs=kwargs
@@ -203,6 +213,15 @@ def _grid_tasks(tasks: list[Task]) -> list[tuple[str, dict[str, Any]]]:
                 "must be, or none"
             )
     return [(task.env, resolve_all(task.env_kwargs)) for task in tasks]
+
+
+def _cartpole_kwargs(tasks: list[Task]) -> dict[str, Any]:
+    if len(tasks) > 1:
+        raise ConfigError(
+            f"task {tasks[0].env!r} is one of {len(tasks)}, but metta's own carts play one task only; use "
+            "CartPole-v1 in a curriculum"
+        )
+    return resolve_all(tasks[0].env_kwargs)
 
 
 def _tasked_factories(tasks: list[Task], num_envs: int) -> list[EnvFactory]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metta.envs.vec_env import FinalRows, ObsArrays, StepResult
+from metta.envs.vec_env import FinalRows, ObsArrays, RolloutArrays, StepResult
 from metta.errors import EnvError
 from metta.spaces import ObsSpec
 
@@ -82,6 +82,25 @@ class RowArrays:
             self.valid,
             self.starts,
             self.action_mask,
+            final,
+            infos,
+        )
+
+    def result_at(
+        self, rollout: RolloutArrays, step: int, infos: list[tuple[int, dict[str, float]]]
+    ) -> StepResult:
+        """A step of all rows of a rollout; last observations are those written here."""
+        terminated, truncated = rollout.terminated[step], rollout.truncated[step]
+        rows, final = np.flatnonzero(truncated & ~terminated), None
+        if len(rows):
+            final = FinalRows(rows, {key: array[rows] for key, array in self.final_obs.items()})
+        return StepResult(
+            rollout.rewards[step],
+            terminated,
+            truncated,
+            self.valid,
+            rollout.starts[step + 1],
+            None,
             final,
             infos,
         )

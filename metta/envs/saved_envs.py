@@ -7,12 +7,14 @@ from typing import Any, Literal, get_args
 from metta.envs.env_values import UnreadableStateError
 from metta.envs.episode_log import EpisodeLog
 from metta.envs.tasked_env import RowTasks
-from metta.errors import MettaWarning, StateError
+from metta.envs.vec_env import RestoreClass, RestorePromise
+from metta.errors import ConfigError, MettaWarning, StateError
 
 __all__ = [
     "boundary_state",
     "class_of_state",
     "load_tasks",
+    "promise_of_arrays",
     "replay_state",
     "snapshot_rows",
     "snapshot_state",
@@ -43,6 +45,17 @@ def replay_state(log: EpisodeLog) -> dict[str, Any]:
         _warn_of_boundary(f"the actions of rows {unknown} since their last reset are not known")
         return boundary_state()
     return {"class": "replay", **log.state()}
+
+
+def promise_of_arrays(wanted: RestoreClass | Literal["auto"], name: str) -> RestorePromise:
+    """What environments promise whose whole state is in arrays: `snapshot`, or less if asked for."""
+    if wanted == "replay":
+        raise ConfigError(
+            f"environments of class 'replay' were asked for, but {name} give their state; ask for 'auto'"
+        )
+    if wanted in ("boundary", "sync_reset"):
+        return RestorePromise(wanted, "as asked for")
+    return RestorePromise("snapshot", "")
 
 
 def class_of_state(state: Mapping[str, Any]) -> SavedClass:

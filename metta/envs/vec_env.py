@@ -18,15 +18,18 @@ from metta.spaces import ObsSpec
 
 __all__ = [
     "FinalRows",
+    "FusedVecEnv",
     "ObsArrays",
     "RestorableVecEnv",
     "RestoreClass",
     "RestorePromise",
+    "RolloutArrays",
     "StepResult",
     "TaskedVecEnv",
     "VecEnv",
     "agents_per_env",
     "find_promise",
+    "fused_env_of",
     "group_slices",
 ]
 
@@ -190,6 +193,80 @@ class TaskedVecEnv(VecEnv, Protocol):
         episode has begun (`starts`).
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutArrays:
+    """Columns of a rollout of T steps and N rows, which a `FusedVecEnv` reads and writes."""
+
+    obs: np.ndarray
+    """``[T + 1, N, ...]`` of the only leaf."""
+    noise: np.ndarray
+    """``[T, N, num_actions]`` float32, only read."""
+    actions: np.ndarray
+    """``[T, N]`` int64."""
+    rewards: np.ndarray
+    """``[T, N]`` float32."""
+    terminated: np.ndarray
+    """``[T, N]`` bool."""
+    truncated: np.ndarray
+    """``[T, N]`` bool."""
+    starts: np.ndarray
+    """``[T + 1, N]`` bool."""
+    params: np.ndarray
+    """``[T, N, num_actions]`` float32: the logits of the actions."""
+
+    def in_order(self) -> tuple[np.ndarray, ...]:
+        """All arrays, as the C kernels take them."""
+        return (
+            self.obs,
+            self.noise,
+            self.actions,
+            self.rewards,
+            self.terminated,
+            self.truncated,
+            self.starts,
+            self.params,
+        )
+
+
+@runtime_checkable
+class FusedVecEnv(VecEnv, Protocol):
+    """A `VecEnv` in C that steps without Python as long as an actor in C chooses its actions.
+
+    Of one observation array, with actions ``Discrete`` from 0 on and without masks; every step is valid.
+    Use `fused_env_of` to find one: a wrapper or a subclass may have changed what a step is.
+    """
+
+    @property
+    def is_fusable(self) -> bool:
+        """Whether the kernels that this needs were built."""
+        ...
+
+    def run_steps(
+        self, actor: object, rollout: RolloutArrays, first_step: int
+    ) -> tuple[int, StepResult | None]:
+        """Act and step in all rows from `first_step` on, until something happens or the rollout ends.
+
+        `actor` is a capsule such as `metta.agent.c_actor.CActor.fused_actor`. Returns the step that comes
+        next, and the result of the last step taken where it holds more than the arrays do: last
+        observations of episodes that were cut short, or numbers of episodes that ended.
+        """
+        ...
+
+
+_STEPPING = ("send", "recv", "run_steps")
+
+
+def fused_env_of(env: VecEnv) -> FusedVecEnv | None:
+    """The environment where it can step without Python, and nothing was laid over its steps."""
+    owners = [
+        next((base for base in type(env).__mro__ if name in vars(base)), None) for name in _STEPPING
+    ]
+    is_whole = owners[0] is not None and owners.count(owners[0]) == len(owners)
+    if not is_whole or any(name in vars(env) for name in _STEPPING):
+        return None
+    return env if isinstance(env, FusedVecEnv) and env.is_fusable else None
 
 
 def find_promise(env: VecEnv, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:

@@ -7,6 +7,10 @@ from metta.envs.vec_env import RestoreClass, RestorePromise, VecEnv, find_promis
 __all__ = ["VecEnvWrapper"]
 
 
+_NOT_PASSED_ON = ("inner", "run_steps", "is_fusable")
+"""Fused rollouts would go past the wrapper."""
+
+
 class VecEnvWrapper:
     """Shows the environments of `inner` in another way; whatever it does not say itself, `inner` says."""
 
@@ -17,7 +21,7 @@ class VecEnvWrapper:
 
     def __getattr__(self, name: str) -> Any:
         """Tasks, agents, views, workers and restarts are those of the environments below."""
-        if name == "inner":
+        if name in _NOT_PASSED_ON:
             raise AttributeError(name)
         return getattr(self.inner, name)
 

@@ -1,14 +1,17 @@
 """`SystemMonitor`: memory and processor, looked at from a thread of its own."""
 
 import os
+import re
+import resource
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-__all__ = ["SystemMonitor", "cleanup_monitoring", "setup_monitoring"]
+__all__ = ["SystemMonitor", "cleanup_monitoring", "peak_rss_mib", "setup_monitoring"]
 
 _MIB = float(1 << 20)
 
@@ -24,7 +27,6 @@ class SystemMonitor:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._latest: dict[str, float] = {}
-        self._peak_rss = 0.0
         self._process = psutil.Process()
         self._cpu_seconds: dict[int, float] = {}
         self._cpu_time = 0.0
@@ -62,10 +64,9 @@ class SystemMonitor:
         for child in self._process.children(recursive=True):
             usage[child.pid] = _usage_of(child)
         own_rss = usage[self._process.pid][0]
-        self._peak_rss = max(self._peak_rss, own_rss)
         found = {
             "rss_mib": own_rss,
-            "peak_rss_mib": self._peak_rss,
+            "peak_rss_mib": max(peak_rss_mib(), own_rss),
             "children_rss_mib": sum(rss for rss, _ in usage.values()) - own_rss,
             "cpu_percent": self._cpu_percent({pid: cpu for pid, (_, cpu) in usage.items()}),
             "memory_percent": psutil.virtual_memory().percent,
@@ -81,6 +82,19 @@ class SystemMonitor:
         is_first = not self._cpu_seconds
         self._cpu_seconds, self._cpu_time = seconds, now
         return float("nan") if is_first else 100.0 * spent / max(passed, 1e-9)
+
+
+def peak_rss_mib() -> float:
+    """The most resident memory that this process has ever had, in MiB, as the system noted it."""
+    try:
+        found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        found = None
+    if found is not None:
+        return int(found[1]) / 1024
+    # counted by whoever has no /proc; in kB, on macOS in bytes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (_MIB if sys.platform == "darwin" else 1024)
 
 
 def _usage_of(process: psutil.Process) -> tuple[float, float]:

@@ -8,19 +8,29 @@ import numpy as np
 import torch
 
 from metta.agent.action_spec import draw_noise
-from metta.agent.actors import EagerActor, make_actor
+from metta.agent.actors import make_actor
+from metta.agent.c_actor import CActor
+from metta.agent.categorical import DiscreteSpec
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.envs.factory import make_vec_env, row_seeds
-from metta.envs.vec_env import ObsArrays, StepResult, TaskedVecEnv, VecEnv, group_slices
+from metta.envs.vec_env import (
+    FusedVecEnv,
+    ObsArrays,
+    StepResult,
+    TaskedVecEnv,
+    VecEnv,
+    fused_env_of,
+    group_slices,
+)
 from metta.errors import EnvError, MettaWarning, PolicyError
 from metta.rl.episodes import EpisodeMeter
 from metta.rl.experience import RolloutBuffer
 from metta.rl.opponents import OpponentVecEnv
 from metta.rl.task_feed import TaskFeed
-from metta.seeding import derive_seed, numpy_generator
+from metta.seeding import derive_seed, numpy_generator, seed_torch
 from metta.stateful import digest_of
 
 __all__ = ["RolloutCollector"]
@@ -88,8 +98,8 @@ class RolloutCollector:
 
     @property
     def actor_kind(self) -> str:
-        """The actor that was chosen: ``eager`` or ``numpy``."""
-        return "eager" if isinstance(self.actor, EagerActor) else "numpy"
+        """The actor that was chosen: ``eager``, ``traced``, ``numpy`` or ``c``."""
+        return self.actor.kind
 
     @property
     def experience(self) -> RolloutBuffer:
@@ -116,7 +126,9 @@ class RolloutCollector:
         epoch = self.num_rollouts
         if isinstance(self.vec_env, OpponentVecEnv):
             self.vec_env.pool.begin_rollout(epoch, self.policy)
-        torch.manual_seed(derive_seed(self.seed, "collect", rank=self.rank, epoch=epoch))
+        seed_torch(
+            derive_seed(self.seed, "collect", rank=self.rank, epoch=epoch), self.policy.device
+        )
         generator = numpy_generator(self.seed, "noise", rank=self.rank, epoch=epoch)
         noise = draw_noise(
             self.policy.action_spec, generator, buffer.horizon, self.vec_env.num_rows
@@ -126,7 +138,9 @@ class RolloutCollector:
             self._begin(buffer)
             infos = self._run(buffer, noise)
             self._check_finite(buffer)
-            buffer.finalize(self.policy, self.actor.produces)
+            actor = self.actor
+            evaluator = actor if isinstance(actor, CActor) and actor.has_values else None
+            buffer.finalize(self.policy, actor.produces, evaluator)
         self.num_rollouts += 1
         stats = self.meter.update(buffer, infos)
         if self.task_feed is not None:
@@ -199,8 +213,23 @@ class RolloutCollector:
         return row_seeds(seed, self.vec_env.num_rows, rank=self.rank)
 
     def _run(self, buffer: RolloutBuffer, noise: np.ndarray) -> list[Any]:
-        """The loop: while one group steps, the policy acts for the next."""
+        """All steps of a rollout; what is left standing goes into the carry."""
         infos: list[Any] = []
+        fused = self._fused_env()
+        if fused is not None:
+            self._run_fused(fused, buffer, noise, infos)
+        else:
+            self._run_in_turns(buffer, noise, infos)
+        last = buffer.horizon
+        self._carry = {
+            "obs": {key: leaf.numpy()[last].copy() for key, leaf in buffer.obs.items()},
+            "starts": buffer.start_array[last].copy(),
+            "masks": None if buffer.mask_array is None else buffer.mask_array[last].copy(),
+        }
+        return infos
+
+    def _run_in_turns(self, buffer: RolloutBuffer, noise: np.ndarray, infos: list[Any]) -> None:
+        """The loop: while one group steps, the policy acts for the next."""
         for step in range(buffer.horizon):
             for group, rows in enumerate(self.groups):
                 if step:
@@ -209,13 +238,26 @@ class RolloutCollector:
         for group, rows in enumerate(self.groups):
             self._receive(buffer, buffer.horizon - 1, group, rows, infos)
             buffer.store_state(buffer.horizon, rows, self._states[group])
-        last = buffer.horizon
-        self._carry = {
-            "obs": {key: leaf.numpy()[last].copy() for key, leaf in buffer.obs.items()},
-            "starts": buffer.start_array[last].copy(),
-            "masks": None if buffer.mask_array is None else buffer.mask_array[last].copy(),
-        }
-        return infos
+
+    def _run_fused(
+        self, env: FusedVecEnv, buffer: RolloutBuffer, noise: np.ndarray, infos: list[Any]
+    ) -> None:
+        """The same loop in C; steps in which something happened are taken in here as all others are."""
+        assert isinstance(self.actor, CActor)
+        arrays, rows, step = buffer.rollout_arrays(noise), slice(0, buffer.num_rows), 0
+        buffer.valid.fill_(True)
+        while step < buffer.horizon:
+            step, result = env.run_steps(self.actor.fused_actor, arrays, step)
+            if result is not None:
+                self._take_in(buffer, step - 1, rows, result, {}, infos)
+
+    def _fused_env(self) -> FusedVecEnv | None:
+        """The environment, where actor and environment can take turns without Python."""
+        spec = self.policy.action_spec
+        is_plain = isinstance(spec, DiscreteSpec) and spec.start == 0
+        if not is_plain or not isinstance(self.actor, CActor) or self.vec_env.mask_size:
+            return None
+        return None if self.actor.fused_actor is None else fused_env_of(self.vec_env)
 
     def _act(
         self, buffer: RolloutBuffer, step: int, group: int, rows: slice, noise: np.ndarray
@@ -236,7 +278,19 @@ class RolloutCollector:
         self, buffer: RolloutBuffer, step: int, group: int, rows: slice, infos: list[Any]
     ) -> None:
         result: StepResult = self.vec_env.recv(group, self._slots[group][step + 1])
-        buffer.store_step(step, rows, result, self._states[group])
+        self._take_in(buffer, step, rows, result, self._states[group], infos)
+
+    def _take_in(
+        self,
+        buffer: RolloutBuffer,
+        step: int,
+        rows: slice,
+        result: StepResult,
+        state: State,
+        infos: list[Any],
+    ) -> None:
+        """What one step of some rows gave; `state` is the recurrent one in which it was reached."""
+        buffer.store_step(step, rows, result, state)
         if self.task_feed is not None and result.starts.any():
             self.task_feed.after_step(step, rows, result.starts)
         if result.infos:

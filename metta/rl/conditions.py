@@ -4,7 +4,7 @@ import dataclasses
 import platform
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -33,20 +33,29 @@ def machine_of(device: str = "cpu") -> dict[str, str]:
 class RunConditions:
     """The plan of the numbers and the machine under them, saved with a run and obeyed when it goes on.
 
-    Threads that nobody chose are those that the run began with. Any other difference is an
-    `InexactResumeError`, or with `allow_inexact` a warning.
+    Threads and a driver that nobody chose are those that the run began with; `adopt` is called with the
+    plan where that is another driver. Any other difference is an `InexactResumeError`, or with
+    `allow_inexact` a warning.
     """
 
     state_name = "conditions"
     state_version = 1
     in_digest = False
 
-    def __init__(self, plan: NumericsPlan, *, threads_are_set: bool) -> None:
+    def __init__(
+        self,
+        plan: NumericsPlan,
+        *,
+        are_set: Collection[str] = (),
+        adopt: Callable[[NumericsPlan], NumericsPlan] | None = None,
+    ) -> None:
         self.plan = plan
         self.allow_inexact = False
         self.differences: list[str] = []
         """In what the run that goes on here differs from the one that was saved."""
-        self._threads_are_set = threads_are_set
+        self._open = [name for name in ("threads", "driver") if name not in are_set]
+        self._adopt = adopt
+        self._adopted: tuple[NumericsPlan, NumericsPlan] | None = None
         self._compared: Mapping[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,7 +68,7 @@ class RunConditions:
             return
         self._compared = state
         self.differences = [
-            *_differences(state["plan"], dataclasses.asdict(self._plan_after(state))),
+            *_differences(_saved_plan(state), dataclasses.asdict(self._plan_after(state))),
             *_differences(state["machine"], machine_of(self.plan.device)),
         ]
         if self.differences:
@@ -72,9 +81,13 @@ class RunConditions:
         torch.set_num_threads(self.plan.threads)
 
     def _plan_after(self, state: Mapping[str, Any]) -> NumericsPlan:
-        if self._threads_are_set:
-            return self.plan
-        return dataclasses.replace(self.plan, threads=int(state["plan"]["threads"]))
+        saved = _saved_plan(state)
+        plan = dataclasses.replace(self.plan, **{name: saved[name] for name in self._open})
+        if plan.driver == self.plan.driver or self._adopt is None:
+            return plan
+        if self._adopted is None or self._adopted[0] != plan:
+            self._adopted = plan, self._adopt(plan)
+        return self._adopted[1]
 
     def _tell(self, found: str) -> None:
         if not self.allow_inexact:
@@ -88,6 +101,11 @@ class RunConditions:
             MettaWarning,
             stacklevel=4,
         )
+
+
+def _saved_plan(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Checkpoints from before updates were compiled name no compiler."""
+    return {"compiler": "", **state["plan"]}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -99,8 +99,12 @@ class CustomLoss:
                 )
         return [name for name in wanted if name not in _FROM_FORWARD]
 
-    def compute(self, values: Mapping[str, Any], progress: float) -> tuple[Tensor, Metrics]:
-        """The weighted loss, 0-dim, and the function's own metrics."""
+    def weight_at(self, progress: float) -> float:
+        """The weight at `progress` in 0..1 of the run."""
+        return scheduled(self.schedule, self.weight, self.schedule_end, progress)
+
+    def compute(self, values: Mapping[str, Any], weight: Tensor) -> tuple[Tensor, Metrics]:
+        """The loss times `weight`, 0-dim, and the function's own metrics."""
         wanted = self.wanted()
         arguments = values if wanted is None else {name: values[name] for name in wanted}
         result = self.fn(**arguments)
@@ -124,7 +128,6 @@ class CustomLoss:
                     f"metric {name!r} of custom loss {self.label!r} has shape {tuple(value.shape)}; "
                     "give one number per metric"
                 )
-        weight = scheduled(self.schedule, self.weight, self.schedule_end, progress)
         return loss * weight, metrics
 
 

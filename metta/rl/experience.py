@@ -1,7 +1,7 @@
 """`RolloutBuffer`: where a rollout is written, step by step, and completed."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from metta.agent.output import Obs, State
 from metta.agent.policy import Policy
-from metta.envs.vec_env import FinalRows, StepResult, VecEnv
+from metta.envs.vec_env import FinalRows, RolloutArrays, StepResult, VecEnv
 from metta.errors import ConfigError
 from metta.spaces import ObsSpec
 
-__all__ = ["Experience", "RolloutBuffer", "obs_column", "split_obs"]
+__all__ = ["Evaluator", "Experience", "RolloutBuffer", "obs_column", "split_obs"]
 
 ROWS_PER_FORWARD = 8192
 """Bound on rows of the batched forward in `finalize`, for the memory of convolutions."""
@@ -27,6 +27,14 @@ def obs_column(spec: ObsSpec, key: str) -> str:
 def split_obs(spec: ObsSpec, columns: Mapping[str, Tensor]) -> Obs:
     """The observation leaves among the columns of a rollout."""
     return {leaf.key: columns[obs_column(spec, leaf.key)] for leaf in spec.leaves}
+
+
+class Evaluator(Protocol):
+    """Values whole rollouts in place of a feed-forward policy on the CPU, whose actor gave the rest."""
+
+    def values_of(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Values ``[B]`` of observations ``[B, ...]``, in raw reward units."""
+        ...
 
 
 class RolloutBuffer:
@@ -106,12 +114,9 @@ class RolloutBuffer:
     def _arrays(self) -> None:
         """NumPy views of host tensors, made once: the hot loop never builds one."""
         self._obs_arrays = {key: leaf.numpy() for key, leaf in self.obs.items()}
-        self._step_arrays = [
-            (self.rewards.numpy(), "rewards"),
-            (self.terminated.numpy(), "terminated"),
-            (self.truncated.numpy(), "truncated"),
-            (self.valid.numpy(), "valid"),
-        ]
+        self._reward_array, self._valid_array = self.rewards.numpy(), self.valid.numpy()
+        self._terminated_array = self.terminated.numpy()
+        self._truncated_array = self.truncated.numpy()
         self._action_array = self.actions.numpy()
         self.start_array = self.starts.numpy()
         self.mask_array = None if self.masks is None else self.masks.numpy()
@@ -122,6 +127,20 @@ class RolloutBuffer:
         return [
             {key: leaf[t, rows] for key, leaf in arrays.items()} for t in range(self.horizon + 1)
         ]
+
+    def rollout_arrays(self, noise: np.ndarray) -> RolloutArrays:
+        """The columns that a `FusedVecEnv` fills, of observations with one leaf."""
+        ((_, obs),) = self._obs_arrays.items()
+        return RolloutArrays(
+            obs=obs,
+            noise=noise,
+            actions=self._action_array,
+            rewards=self._reward_array,
+            terminated=self._terminated_array,
+            truncated=self._truncated_array,
+            starts=self.start_array,
+            params=self.dist_params.numpy(),
+        )
 
     def begin(self) -> None:
         """Forget the last rollout's sparse entries and columns."""
@@ -134,9 +153,10 @@ class RolloutBuffer:
     def store_action(self, step: int, rows: slice, produced: Mapping[str, Tensor]) -> np.ndarray:
         """Write what the actor produced; returns the stored actions ``[n, ...]`` of these rows."""
         stored: np.ndarray = self._action_array[step, rows]
-        stored[...] = produced["action"].cpu().numpy()
+        stored[...] = produced["action"].numpy(force=True)
         if "value" in produced:
             self.values[step, rows] = produced["value"]
+        if "dist_params" in produced:
             self.dist_params[step, rows] = produced["dist_params"]
         return stored
 
@@ -148,8 +168,10 @@ class RolloutBuffer:
 
     def store_step(self, step: int, rows: slice, result: StepResult, state: State) -> None:
         """Write what the environment gave; `state` is the recurrent state before any reset."""
-        for array, name in self._step_arrays:
-            array[step, rows] = getattr(result, name)
+        self._reward_array[step, rows] = result.rewards
+        self._terminated_array[step, rows] = result.terminated
+        self._truncated_array[step, rows] = result.truncated
+        self._valid_array[step, rows] = result.valid
         self.start_array[step + 1, rows] = result.starts
         if self.mask_array is not None:
             self.mask_array[step + 1, rows] = result.action_mask
@@ -174,8 +196,12 @@ class RolloutBuffer:
         self._finals.append((step, final.rows + rows.start, obs, kept))
 
     @torch.no_grad()
-    def finalize(self, policy: Policy, produced: frozenset[str]) -> None:
+    def finalize(
+        self, policy: Policy, produced: frozenset[str], evaluator: Evaluator | None = None
+    ) -> None:
         """Fill `columns`: what the actor did not produce comes from one batched forward.
+
+        An `evaluator` gives the values in place of the policy, where the actor gave all but them.
 
         Values, log-probabilities and ``next_values[t]`` (the value of the state that step t reached,
         before any reset) are the policy's own, in raw reward units.
@@ -192,12 +218,15 @@ class RolloutBuffer:
             columns["action_masks"] = self._to_device(self.masks[:horizon])
         for key, part in self.states.items():
             columns[f"recurrent_state/{key}"] = part[:-1]
-        params, values = self._evaluate(policy, produced)
+        if evaluator is None:
+            params, values = self._evaluate(policy, produced)
+        else:
+            params, values = self.dist_params, self._evaluate_with(evaluator)
         columns["values"] = values[:horizon]
         columns["log_probs"] = self.action_spec.log_prob(
             params, columns["actions"], columns.get("action_masks")
         )
-        columns["next_values"] = self._next_values(policy, values)
+        columns["next_values"] = self._next_values(policy, values, evaluator)
         self.columns = columns
 
     def _evaluate(self, policy: Policy, produced: frozenset[str]) -> tuple[Tensor, Tensor]:
@@ -219,19 +248,26 @@ class RolloutBuffer:
             return self.dist_params, torch.cat([self.values, values])
         return params[:horizon], values
 
-    def _next_values(self, policy: Policy, values: Tensor) -> Tensor:
+    def _evaluate_with(self, evaluator: Evaluator) -> Tensor:
+        """Values ``[T + 1, N]`` of a feed-forward policy, in host memory."""
+        flat = {key: leaf.reshape(-1, *leaf.shape[2:]) for key, leaf in self._obs_arrays.items()}
+        return torch.from_numpy(evaluator.values_of(flat)).view(self.starts.shape)
+
+    def _next_values(self, policy: Policy, values: Tensor, evaluator: Evaluator | None) -> Tensor:
         next_values = values[1:].clone()
         if not self._finals:
             return next_values
         joined = {
-            key: torch.from_numpy(np.concatenate([obs[key] for _, _, obs, _ in self._finals]))
-            for key in self.obs
+            key: np.concatenate([obs[key] for _, _, obs, _ in self._finals]) for key in self.obs
         }
         state = {key: torch.cat([kept[key] for *_, kept in self._finals]) for key in self.states}
         steps = np.concatenate([np.full(len(rows), step) for step, rows, _, _ in self._finals])
         rows = np.concatenate([rows for _, rows, _, _ in self._finals])
-        obs = {key: leaf.to(self.device)[None] for key, leaf in joined.items()}
         index = (torch.from_numpy(steps).to(self.device), torch.from_numpy(rows).to(self.device))
+        if evaluator is not None:
+            next_values[index] = torch.from_numpy(evaluator.values_of(joined))
+            return next_values
+        obs = {key: torch.from_numpy(leaf).to(self.device)[None] for key, leaf in joined.items()}
         next_values[index] = policy(obs, state).value[0]
         return next_values
 

@@ -13,15 +13,28 @@ from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError
+from metta.rl.graph_cache import compiler_name
 from metta.train.batch_sizing import BatchPlan
 from metta.train.machine import plan_config
 from metta.train.settings import changed_paths, paths_set_by
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
-__all__ = ["NumericsPlan", "resolve_batch", "resolve_device", "resolve_plan", "threads_for"]
+__all__ = [
+    "NumericsPlan",
+    "pays_back",
+    "resolve_batch",
+    "resolve_device",
+    "resolve_plan",
+    "threads_for",
+    "threads_set",
+]
 
 _SMALL_POLICY = 1_000_000
 """Parameters below which one thread beats several."""
+_LITTLE_WORK = 100_000_000
+"""Parameters times samples of a minibatch below which one thread beats several."""
+_SECONDS_PER_MINIBATCH, _SECONDS_PER_SAMPLE = 2e-3, 1e-6
+_SECONDS_WORTH_COMPILING = 100.0
 _ROW_NUMBERS_BYTES = 64
 """Rewards, flags, values and the like of one row and step, rounded up."""
 
@@ -36,24 +49,34 @@ class NumericsPlan:
     groups: int
     dtype: str
     device: str
+    compiler: str = ""
+    """What compiled the update; empty for eager ones."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Run a block with this plan's thread count and put the old one back."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
+        with threads_set(self.threads):
             yield
-        finally:
-            torch.set_num_threads(before)
 
     def describe(self) -> str:
         """One line for people."""
         plural = "s" if self.threads > 1 else ""
+        compiled = f" compiled by {self.compiler}" if self.compiler else ""
         return (
             f"{self.device}, {self.threads} thread{plural}, {self.actor} actor, "
-            f"{self.driver} update, {self.groups} group(s), {self.dtype}"
+            f"{self.driver} update{compiled}, {self.groups} group(s), {self.dtype}"
         )
+
+
+@contextmanager
+def threads_set(threads: int) -> Iterator[None]:
+    """Run a block with so many threads of torch, and put the old number back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -74,24 +97,52 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return resolved
 
 
-def threads_for(policy: Policy) -> int:
-    """One thread for small networks, for which several would only wait for each other."""
+def threads_for(policy: Policy, num_samples: int = 1) -> int:
+    """One thread for little work, for which several would only wait for each other.
+
+    The work is that of one minibatch of `num_samples`; convolutions are never little.
+    """
     size = sum(parameter.numel() for parameter in policy.parameters())
     convolves = any(isinstance(module, torch.nn.Conv2d) for module in policy.modules())
-    return 1 if size < _SMALL_POLICY and not convolves else torch.get_num_threads()
+    is_little = size < _SMALL_POLICY and size * num_samples < _LITTLE_WORK
+    return 1 if is_little and not convolves else torch.get_num_threads()
+
+
+def pays_back(config: TrainerConfig, num_samples: int) -> bool:
+    """Whether a run with rollouts of `num_samples` is long enough to wait for a compiler.
+
+    Compiled minibatches save the overhead of each operation, and some time per sample. A run must save
+    about three times what compiling takes, so that one that is stopped early has lost nothing either.
+    """
+    ppo = config.ppo
+    size = ppo.minibatch_size
+    minibatches = max(1, num_samples // size) if size else ppo.num_minibatches
+    rollouts = config.total_timesteps / num_samples
+    saved = (
+        rollouts
+        * ppo.update_epochs
+        * (minibatches * _SECONDS_PER_MINIBATCH + num_samples * _SECONDS_PER_SAMPLE)
+    )
+    return saved > _SECONDS_WORTH_COMPILING
 
 
 def resolve_plan(
-    config: TrainerConfig, policy: Policy, num_groups: int, actor: str
+    policy: Policy,
+    *,
+    threads: int,
+    num_groups: int,
+    actor: str,
+    driver: str,
 ) -> NumericsPlan:
-    """Fill in what the configuration leaves open; `actor` is the kind that was really built."""
+    """What was chosen, in one place; `actor` and `driver` are the kinds that were really built."""
     return NumericsPlan(
-        threads=config.numerics.threads or threads_for(policy),
+        threads=threads,
         actor=actor,
-        driver=config.numerics.driver,
+        driver=driver,
         groups=num_groups,
         dtype=str(policy.precision if policy.dtype == torch.float32 else policy.dtype),
         device=str(policy.device),
+        compiler=(compiler_name() or "") if driver != "eager" else "",
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,17 @@ from torch import Tensor, nn
 from metta.errors import ConfigError, StateError
 from metta.train.train_config import OptimizerConfig
 
-__all__ = ["FlatAdam", "Stepper", "adapted_rate", "as_stepper", "make_optimizer", "scheduled"]
+__all__ = [
+    "AdamState",
+    "FlatAdam",
+    "Stepper",
+    "TorchStepper",
+    "adam_step",
+    "adapted_rate",
+    "as_stepper",
+    "make_optimizer",
+    "scheduled",
+]
 
 
 _ADAPT_FACTOR = 1.5
@@ -45,6 +55,10 @@ class Stepper(Protocol):
         """Forget gradients."""
         ...
 
+    def backward(self, total: Tensor) -> None:
+        """Add the gradients of a loss, 0-dim, to those that are there."""
+        ...
+
     def grad_norm(self) -> Tensor:
         """Global 2-norm of the gradients, 0-dim."""
         ...
@@ -52,6 +66,43 @@ class Stepper(Protocol):
     def apply(self, scale: Tensor, ok: Tensor) -> None:
         """Step with gradients times `scale` where `ok` holds; otherwise change nothing at all."""
         ...
+
+
+class AdamState(NamedTuple):
+    """What one step of Adam reads and writes: vectors ``[P]`` over all parameters, and a count."""
+
+    flat: Tensor
+    gradient: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step_count: Tensor
+
+
+def adam_step(
+    state: AdamState, group: Mapping[str, Any], rate: float | Tensor, scale: Tensor, ok: Tensor
+) -> None:
+    """Adam (Kingma and Ba 2015) or AdamW in place, where `ok` holds; the gradient is only read.
+
+    `group` has torch's names: betas, eps, weight_decay, decoupled_weight_decay.
+    """
+    flat, gradient = state.flat, torch.where(ok, state.gradient * scale, 0.0)
+    beta1, beta2 = group["betas"]
+    allowed = ok.to(flat.dtype)
+    if group["weight_decay"]:
+        if group["decoupled_weight_decay"]:
+            flat.mul_(1.0 - rate * group["weight_decay"] * allowed)
+        else:
+            gradient = gradient + group["weight_decay"] * flat
+    state.step_count.add_(ok)
+    state.exp_avg.lerp_(gradient, (1.0 - beta1) * allowed)
+    share = (1.0 - beta2) * allowed
+    state.exp_avg_sq.mul_(1.0 - share).add_(gradient.square_().mul_(share))
+    steps = state.step_count.to(torch.float64).clamp(min=1.0)
+    size = (rate / (1.0 - beta1**steps)).to(flat.dtype)
+    correction = (1.0 - beta2**steps).sqrt().to(flat.dtype)
+    denominator = state.exp_avg_sq.sqrt().div_(correction).add_(group["eps"])
+    change = state.exp_avg.div(denominator).mul_(size)
+    flat.sub_(change.masked_fill_(~ok, 0.0))
 
 
 class FlatAdam(torch.optim.Optimizer):
@@ -141,6 +192,21 @@ class FlatAdam(torch.optim.Optimizer):
                     "move the policy to its device and dtype first, then build the optimizer"
                 )
 
+    @property
+    def tensors(self) -> AdamState:
+        """The vectors that a step reads and writes, in place."""
+        moments = (self.exp_avg, self.exp_avg_sq, self.step_count)
+        return AdamState(self.flat, self.flat_grad, *moments)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What the flat vector is made of, in its order."""
+        return self._params
+
+    def backward(self, total: Tensor) -> None:
+        """Accumulate into the flat gradient."""
+        total.backward()
+
     def grad_norm(self) -> Tensor:
         """2-norm of the flat gradient."""
         norm: Tensor = torch.linalg.vector_norm(self.flat_grad)
@@ -149,25 +215,7 @@ class FlatAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def apply(self, scale: Tensor, ok: Tensor) -> None:
         """One predicated step with gradients times `scale`."""
-        group = self.param_groups[0]
-        beta1, beta2 = group["betas"]
-        allowed = ok.to(self.flat.dtype)
-        gradient = torch.where(ok, self.flat_grad * scale, 0.0)
-        if group["weight_decay"]:
-            if group["decoupled_weight_decay"]:
-                self.flat.mul_(1.0 - group["lr"] * group["weight_decay"] * allowed)
-            else:
-                gradient = gradient + group["weight_decay"] * self.flat
-        self.step_count.add_(ok)
-        self.exp_avg.lerp_(gradient, (1.0 - beta1) * allowed)
-        share = (1.0 - beta2) * allowed
-        self.exp_avg_sq.mul_(1.0 - share).add_(gradient.square_().mul_(share))
-        steps = self.step_count.to(torch.float64).clamp(min=1.0)
-        size = (group["lr"] / (1.0 - beta1**steps)).to(self.flat.dtype)
-        correction = (1.0 - beta2**steps).sqrt().to(self.flat.dtype)
-        denominator = self.exp_avg_sq.sqrt().div_(correction).add_(group["eps"])
-        change = self.exp_avg.div(denominator).mul_(size)
-        self.flat.sub_(change.masked_fill_(~ok, 0.0))
+        adam_step(self.tensors, self.param_groups[0], self.param_groups[0]["lr"], scale, ok)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # reason: torch overloads by closure
         """An unconditional step, as of any torch optimizer."""
@@ -226,6 +274,10 @@ class TorchStepper:
     def zero_grad(self) -> None:
         """Set gradients to None."""
         self.optimizer.zero_grad(set_to_none=True)
+
+    def backward(self, total: Tensor) -> None:
+        """Accumulate into the parameters' gradients."""
+        total.backward()
 
     def grad_norm(self) -> Tensor:
         """Global 2-norm over all groups."""

@@ -1,7 +1,6 @@
 """`PPOOptimizer`: advantages, minibatches, and the passes over a rollout."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,28 +10,24 @@ from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_variance
-from metta.ops.losses import normalize_advantages, scale_advantages
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.rl.drivers import Driver, EagerDriver
 from metta.rl.experience import RolloutBuffer, obs_column, split_obs
-from metta.rl.optimizer import FlatAdam, adapted_rate, as_stepper, scheduled
+from metta.rl.optimizer import FlatAdam, adapted_rate, scheduled
 from metta.rl.rollout_data import (
     STATE_PREFIX,
     Minibatch,
     check_rollout,
-    cut_minibatch,
     num_items,
     present_log_probs,
-    split_rows,
 )
-from metta.rl.update import UpdateCoefs, apply_update, minibatch_loss
+from metta.rl.update import UpdateCoefs, UpdateRules, minibatch_loss
 from metta.rl.update_report import LOSS_NAMES, UpdateLog
-from metta.seeding import derive_seed, numpy_generator
+from metta.seeding import derive_seed, numpy_generator, seed_torch
 from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
 from metta.train.train_config import OptimizerConfig, PPOConfig
 
 __all__ = ["PPOOptimizer"]
-
-_KL_TERM = LOSS_NAMES.index("approx_kl")
 
 
 class PPOOptimizer:
@@ -41,14 +36,15 @@ class PPOOptimizer:
         ppo = PPOOptimizer(policy, optimizer, device, PPOConfig())
         losses = ppo.update(experience, custom_loss_fns=[my_loss])
 
-    The optimizer is one of `make_optimizer` or any of torch's. The order of samples in update k is a
+    The optimizer is one of `make_optimizer` or any of torch's; the driver is one of `make_driver`, over
+    the same optimizer, and eager where none is given. The order of samples in update k is a
     function of (seed, rank, k).
     """
 
     state_name = "ppo"
     state_version = 1
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # four parts by position, then how they are used: by name
         self,
         policy: Policy,
         optimizer: torch.optim.Optimizer,
@@ -56,6 +52,7 @@ class PPOOptimizer:
         config: PPOConfig,
         *,
         optimizer_config: OptimizerConfig | None = None,
+        driver: Driver | None = None,
         seed: int = 0,
         rank: int = 0,
     ) -> None:
@@ -78,7 +75,7 @@ class PPOOptimizer:
         self.base_lr: float = optimizer.param_groups[0]["lr"]
         rates = [group["lr"] for group in optimizer.param_groups]
         self._rate_shares = [rate / self.base_lr if self.base_lr else 1.0 for rate in rates]
-        self._stepper = as_stepper(optimizer)
+        self.driver: Driver = driver or EagerDriver(optimizer)
         self._architecture = policy.architecture_hash()
         self._check_parameters()
 
@@ -182,7 +179,8 @@ class PPOOptimizer:
         data = experience.columns if isinstance(experience, RolloutBuffer) else experience
         columns = check_rollout(data, self.policy, self._architecture)
         known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()
-        torch.manual_seed(derive_seed(self.seed, "update", rank=self.rank, epoch=self.num_updates))
+        seed = derive_seed(self.seed, "update", rank=self.rank, epoch=self.num_updates)
+        seed_torch(seed, self.device)
         if self.config.advantage_estimator == "vtrace" and known:
             self._correct(columns)
         elif not {"advantages", "returns"} <= columns.keys():
@@ -190,7 +188,7 @@ class PPOOptimizer:
         custom = as_custom_losses(custom_loss_fns)
         if isinstance(self.optimizer, FlatAdam):
             self.optimizer.check_views()
-        coefs = self._coefs(progress)
+        coefs = self._coefs(progress, custom)
         self._schedule_learning_rate(progress)
         log = self._run_passes(columns, custom, coefs)
         self.num_updates += 1
@@ -199,75 +197,60 @@ class PPOOptimizer:
             self.policy.update_normalizers(columns)
         return stats
 
+    def prepare(
+        self,
+        columns: Mapping[str, Tensor],
+        custom_loss_fns: Sequence[CustomLoss | LossFunction] = (),
+    ) -> None:
+        """Let the driver compile for rollouts laid out like `columns`, before there is one.
+
+        Nothing is learned. `DriverError` where it cannot.
+        """
+        custom = as_custom_losses(custom_loss_fns)
+        if not {"advantages", "returns"} <= columns.keys():
+            columns = {**columns, **self.compute_advantages(columns)}
+        rules, given = self._given(columns, custom)
+        minibatches = next(self._passes(self._minibatch_sizes(columns)))
+        self.driver.prepare(rules, given, minibatches, self._coefs(0.0, custom))
+
     def _run_passes(
-        self, columns: dict[str, Tensor], custom: Sequence[CustomLoss], coefs: UpdateCoefs
+        self, columns: Mapping[str, Tensor], custom: Sequence[CustomLoss], coefs: UpdateCoefs
     ) -> UpdateLog:
-        """The eager driver; statistics stay on the device until the end."""
-        config, log = self.config, UpdateLog()
-        names = self._needed_columns(columns, custom)
-        sizes = self._minibatch_sizes(columns)
+        """Hand the columns that matter, and the order of their samples, to the driver."""
+        rules, given = self._given(columns, custom)
+        return self.driver.run(rules, given, self._passes(self._minibatch_sizes(columns)), coefs)
+
+    def _given(
+        self, columns: Mapping[str, Tensor], custom: Sequence[CustomLoss]
+    ) -> tuple[UpdateRules, dict[str, Tensor]]:
+        rules = UpdateRules(self.policy, self.config, tuple(custom))
+        return rules, self._needed_columns(columns, custom)
+
+    def _passes(self, sizes: Sequence[int]) -> Iterator[Sequence[Tensor]]:
+        """For each pass, the samples of its minibatches in a new order."""
         generator = numpy_generator(self.seed, "minibatch", rank=self.rank, epoch=self.num_updates)
-        stopped = never = torch.zeros((), dtype=torch.bool, device=self.device)
-        for _ in range(config.update_epochs):
+        for _ in range(self.config.update_epochs):
             order = torch.from_numpy(generator.permutation(sum(sizes))).to(self.device)
-            for index in order.split(sizes):
-                before = stopped
-                batch = self._prepare(cut_minibatch(columns, names, index, self.policy))
-                terms = self._backward(batch, custom, coefs, log)
-                if config.target_kl is not None:
-                    # stop before stepping: this gradient has already left the trust region
-                    stopped = stopped | (terms[_KL_TERM] > config.target_kl)
-                # without a valid sample there is no gradient, and momentum alone must not step
-                empty = never if batch.weights is None else batch.weights.sum() == 0
-                idle, limit = stopped | empty, config.max_grad_norm
-                norm, finite = apply_update(self._stepper, terms, idle, limit)
-                log.add(terms, norm, finite, computed=~(before | empty), stopped=stopped)
-                # nothing steps any more; only the CPU may look without waiting for a device
-                if config.target_kl is not None and self.device.type == "cpu" and bool(stopped):
-                    return log
-        return log
-
-    def _backward(
-        self, batch: Minibatch, custom: Sequence[CustomLoss], coefs: UpdateCoefs, log: UpdateLog
-    ) -> Tensor:
-        """Gradients of one minibatch, in pieces where asked; returns its loss terms ``[6]``."""
-        self._stepper.zero_grad()
-        sums: list[Tensor] = []
-        for piece, share in split_rows(batch, self.config.gradient_accumulation):
-            result = minibatch_loss(self.policy, piece, coefs, custom)
-            weighted = result.total if share == 1.0 else result.total * share
-            weighted.backward()
-            terms = result.terms.detach()
-            sums.append(terms if share == 1.0 else terms * share)
-            log.add_metrics(result.metrics)
-        return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
-
-    def _prepare(self, batch: Minibatch) -> Minibatch:
-        """Normalise advantages over the whole minibatch, before it is split for accumulation."""
-        if self.config.normalize_advantages:
-            weighted = self.config.advantage_estimator == "vtrace"
-            rule = scale_advantages if weighted else normalize_advantages
-            scaled = rule(batch.columns["advantages"], batch.weights)
-            return replace(batch, advantages=scaled)
-        return batch
+            yield order.split(list(sizes))
 
     def _needed_columns(
         self, columns: Mapping[str, Tensor], custom: Sequence[CustomLoss]
-    ) -> list[str]:
+    ) -> dict[str, Tensor]:
         spec = self.policy.obs_spec
         names = {obs_column(spec, leaf.key): None for leaf in spec.leaves}
         for name in ("actions", "log_probs", "values", "advantages", "returns"):
             names[name] = None
         if "action_masks" in columns:
             names["action_masks"] = None
-        if not bool(columns["valid"].all()):
+        if self.driver.needs_valid or not bool(columns["valid"].all()):
             names["valid"] = None
         if self.policy.is_recurrent:
             names["episode_starts"] = None
-        available = {k: v for k, v in columns.items() if not k.startswith(STATE_PREFIX)}
+        states = [name for name in columns if name.startswith(STATE_PREFIX)]
+        available = {k: v for k, v in columns.items() if k not in states}
         for loss in custom:
             names.update(dict.fromkeys(loss.columns(available)))
-        return list(names)
+        return {name: columns[name] for name in [*names, *states]}
 
     def _minibatch_sizes(self, columns: Mapping[str, Tensor]) -> list[int]:
         items = num_items(columns, self.policy)
@@ -277,20 +260,20 @@ class PPOOptimizer:
         check_minibatch_size(size, horizon=steps, rows=rows, segment_length=length)
         return minibatch_sizes(items, self.config.num_minibatches, size and size // length)
 
-    def _coefs(self, progress: float) -> UpdateCoefs:
+    def _coefs(self, progress: float, custom: Sequence[CustomLoss] = ()) -> UpdateCoefs:
         config = self.config
         clip = scheduled(config.clip_schedule, config.clip_coef, config.schedule_end, progress)
         entropy = scheduled(config.ent_schedule, config.ent_coef, config.schedule_end, progress)
         value_clip = config.vf_clip_coef
         return UpdateCoefs(
-            clip=self._scalar(clip),
-            value=self._scalar(config.vf_coef),
-            entropy=self._scalar(entropy),
-            value_clip=None if value_clip is None else self._scalar(value_clip),
-            progress=progress,
+            clip=self._tensor(clip),
+            value=self._tensor(config.vf_coef),
+            entropy=self._tensor(entropy),
+            value_clip=None if value_clip is None else self._tensor(value_clip),
+            custom=self._tensor([loss.weight_at(progress) for loss in custom]),
         )
 
-    def _scalar(self, value: float) -> Tensor:
+    def _tensor(self, value: float | list[float]) -> Tensor:
         return torch.tensor(value, dtype=self.policy.dtype, device=self.device)
 
     def _schedule_learning_rate(self, progress: float) -> None:

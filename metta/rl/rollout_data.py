@@ -16,8 +16,9 @@ from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import Obs, State
 from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, RolloutError
-from metta.rl.experience import ROWS_PER_FORWARD, obs_column, split_obs
+from metta.rl.experience import ROWS_PER_FORWARD, RolloutBuffer, obs_column, split_obs
 from metta.rollout import Rollout
+from metta.seeding import numpy_generator
 
 __all__ = ["Minibatch", "check_rollout", "combine_rollouts", "cut_minibatch"]
 
@@ -220,6 +221,30 @@ def cut_minibatch(
     return Minibatch(gathered, split_obs(policy.obs_spec, gathered), state, weights)
 
 
+def blank_rollout(policy: Policy, buffer: RolloutBuffer) -> dict[str, Tensor]:
+    """Columns laid out as those of the buffer's rollouts, before there is one; numbers mean nothing."""
+    lead, device = (buffer.horizon, buffer.num_rows), policy.device
+    generator = numpy_generator(0, "blank rollout")
+    columns: dict[str, Tensor] = {}
+    for leaf in policy.obs_spec.leaves:
+        zeros = torch.zeros_like(buffer.obs[leaf.key][:-1], device=device)
+        if leaf.starts:
+            zeros += torch.tensor(leaf.starts, device=device).reshape(leaf.shape).to(zeros.dtype)
+        columns[obs_column(policy.obs_spec, leaf.key)] = zeros
+    columns["actions"] = torch.zeros_like(buffer.actions, device=device)
+    for name in _FLOAT_COLUMNS:
+        numbers = torch.from_numpy(generator.standard_normal(lead))
+        columns[name] = numbers.to(device, policy.dtype)
+    for name in ("terminated", "truncated", "episode_starts"):
+        columns[name] = torch.zeros(lead, dtype=torch.bool, device=device)
+    columns["valid"] = torch.ones(lead, dtype=torch.bool, device=device)
+    if buffer.masks is not None:
+        columns["action_masks"] = torch.ones_like(buffer.masks[:-1], device=device)
+    for key, part in buffer.states.items():
+        columns[STATE_PREFIX + key] = torch.zeros_like(part[:-1])
+    return columns
+
+
 def num_items(columns: Mapping[str, Tensor], policy: Policy) -> int:
     """What a permutation runs over: samples, or segments for recurrent policies."""
     steps, rows = columns["values"].shape
@@ -251,10 +276,10 @@ def present_log_probs(columns: Mapping[str, Tensor], policy: Policy) -> Tensor:
     return found.reshape(columns["values"].shape)
 
 
-def split_rows(batch: Minibatch, pieces: int) -> Iterator[tuple[Minibatch, float]]:
-    """A minibatch in pieces along B, each with its share of the weight."""
+def split_rows(batch: Minibatch, pieces: int) -> Iterator[tuple[Minibatch, Tensor | float | None]]:
+    """A minibatch in pieces along B, each with its share of the weight; None for the whole."""
     if pieces == 1:
-        yield batch, 1.0
+        yield batch, None
         return
     total = batch.columns["values"].shape[1]
     bounds = [total * piece // pieces for piece in range(pieces + 1)]
@@ -269,7 +294,7 @@ def split_rows(batch: Minibatch, pieces: int) -> Iterator[tuple[Minibatch, float
             None if batch.weights is None else batch.weights[:, rows],
             None if batch.advantages is None else batch.advantages[:, rows],
         )
-        share = (last - first) / total
+        share: Tensor | float = (last - first) / total
         if batch.weights is not None and piece.weights is not None:
-            share = float(piece.weights.sum() / batch.weights.sum().clamp(min=1.0))
+            share = piece.weights.sum() / batch.weights.sum().clamp(min=1.0)
         yield piece, share

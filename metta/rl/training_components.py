@@ -1,5 +1,6 @@
 """The parts of a run, built in one place from a policy, an environment and settings."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,14 @@ from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import VecEnv, agents_per_env
 from metta.rl.collector import RolloutCollector
+from metta.rl.compiled_driver import Announce
 from metta.rl.conditions import RunConditions
 from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.rl.driver_choice import DriverChoice
 from metta.rl.environment_state import EnvironmentState
 from metta.rl.experience import RolloutBuffer
 from metta.rl.hooks.registry import HookRegistry
-from metta.rl.numerics import NumericsPlan, resolve_device, resolve_plan
+from metta.rl.numerics import NumericsPlan, resolve_device, resolve_plan, threads_for, threads_set
 from metta.rl.opponents import OpponentPool, OpponentVecEnv
 from metta.rl.optimizer import make_optimizer
 from metta.rl.ppo import PPOOptimizer
@@ -104,8 +107,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     collector = RolloutCollector(
         *parts, seed=config.seed, actor=config.numerics.actor, curriculum=curriculum
     )
-    plan = resolve_plan(config, policy, vecenv.num_groups, collector.actor_kind)
-    conditions = RunConditions(plan, threads_are_set=config.numerics.threads > 0)
+    conditions = _conditions(config, ppo, collector, losses)
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state
@@ -120,6 +122,36 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         config, vecenv, policy, buffer, optimizer, collector, ppo, losses, conditions,
         state, registry, hooks,
     )  # fmt: skip
+
+
+def _conditions(
+    config: TrainerConfig, ppo: PPOOptimizer, collector: RolloutCollector, losses: list[CustomLoss]
+) -> RunConditions:
+    """The plan of the numbers, with the driver that it names in place."""
+    policy, buffer, numerics = ppo.policy, collector.experience, config.numerics
+    batch = buffer.rewards.numel()
+    num_samples = config.ppo.minibatch_size or batch // config.ppo.num_minibatches
+    threads = numerics.threads or threads_for(policy, num_samples)
+    choice = DriverChoice(ppo, buffer, losses, _announcer(config))
+    with threads_set(threads):  # compiled code is made for a number of threads
+        driver = choice.choose(config)
+    plan = resolve_plan(
+        policy, threads=threads, num_groups=collector.vec_env.num_groups,
+        actor=collector.actor_kind, driver=driver,
+    )  # fmt: skip
+    chosen = {"threads": numerics.threads > 0, "driver": numerics.driver != "auto"}
+    are_set = [name for name, is_set in chosen.items() if is_set]
+    return RunConditions(plan, are_set=are_set, adopt=choice.adopt)
+
+
+def _announcer(config: TrainerConfig) -> Announce:
+    """Where one line about what takes long goes: standard error, unless the run is to be quiet."""
+
+    def announce(text: str) -> None:
+        if config.verbose:
+            sys.stderr.write(f"metta: {text}\n")
+
+    return announce
 
 
 def _with_opponents(

@@ -1,6 +1,6 @@
 """What happened in an update, kept on the device and read once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -28,17 +28,14 @@ class UpdateLog:
         self._rows: list[Tensor] = []
         self._metrics: list[Mapping[str, Tensor | float]] = []
 
-    def add(
-        self, terms: Tensor, norm: Tensor, finite: Tensor, *, computed: Tensor, stopped: Tensor
-    ) -> None:
-        """Loss terms ``[6]``, gradient norm, and three flags of one minibatch."""
-        flags = torch.stack([norm, finite, computed, stopped])
-        self._rows.append(torch.cat([terms, flags]))
+    def add(self, rows: Tensor, metrics: Sequence[Metrics] = ()) -> None:
+        """Rows ``[10]`` or ``[M, 10]`` of minibatches, and what custom losses reported.
 
-    def add_metrics(self, metrics: Metrics) -> None:
-        """What custom losses reported; their graphs are let go."""
-        if metrics:
-            plain = {k: v.detach() if isinstance(v, Tensor) else v for k, v in metrics.items()}
+        A row holds the loss terms, the gradient norm, and whether it was finite, computed, stopped.
+        """
+        self._rows.append(rows.reshape(-1, rows.shape[-1]))
+        for values in metrics:
+            plain = {k: v.detach() if isinstance(v, Tensor) else v for k, v in values.items()}
             self._metrics.append(plain)
 
     def report(self) -> "UpdateReport":
@@ -47,7 +44,7 @@ class UpdateLog:
         for row in self._metrics:
             for name, value in row.items():
                 custom.setdefault(name, []).append(float(value))
-        return UpdateReport(torch.stack(self._rows).double().cpu().numpy(), custom)
+        return UpdateReport(torch.cat(self._rows).double().cpu().numpy(), custom)
 
 
 class UpdateReport:

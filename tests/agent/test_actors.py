@@ -9,9 +9,12 @@ from torch import nn
 
 from metta.agent.action_spec import action_spec_of, draw_noise
 from metta.agent.actor_check import random_obs, same_actions
-from metta.agent.actors import EagerActor, NumpyActor, check_actor, make_actor
+from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
+from metta.agent.actors import CActor, EagerActor, check_actor, make_actor
 from metta.agent.factory import make_policy
+from metta.agent.numpy_actor import NumpyActor
 from metta.agent.policy import Policy
+from metta.agent.replayed_actor import ReplayedActor
 from metta.errors import ActorError, ConfigError
 from metta.spaces import obs_spec_of
 from metta.train.train_config import AgentConfig
@@ -80,9 +83,13 @@ UNSUPPORTED = {
 def test_auto_falls_back_and_numpy_says_why_when_unsupported(name):
     make, reason = UNSUPPORTED[name]
     policy = make().train()
-    assert isinstance(make_actor("auto", policy, ROWS), EagerActor)
-    with pytest.raises(ActorError, match=f"actor='numpy' was asked for.*({reason}).*actor='auto'"):
-        make_actor("numpy", policy, ROWS)
+    own = isinstance(policy.module, ActorCritic | RecurrentActorCritic)
+    assert make_actor("auto", policy, ROWS).kind == ("traced" if own else "eager")
+    for kind in ("numpy", "c"):
+        why = ".*" if name == "own randomness" and kind == "c" else f".*({reason}).*"
+        wanted = f"actor='{kind}' was asked for{why}actor='auto'"
+        with pytest.raises(ActorError, match=wanted):
+            make_actor(kind, policy, ROWS)
     assert all(part.training for part in policy.modules())
 
 
@@ -105,10 +112,16 @@ def test_unknown_kind_is_refused_with_a_hint_when_misspelled():
 
 def test_modes_of_parts_stay_when_an_actor_is_made():
     policy = policy_of(lambda m, obs: m.layer(obs), layer=nn.Dropout(0.5).eval())
-    for kind in ("auto", "numpy"):
-        assert isinstance(make_actor(kind, policy, ROWS), NumpyActor)
+    for kind in ("auto", "traced", "numpy", "c"):
+        assert make_actor(kind, policy, ROWS).kind in (kind, "c")
         assert policy.training
         assert not policy.module.layer.training
+
+
+def test_actors_without_torch_share_their_checks_when_refreshed():
+    for actor in (NumpyActor, CActor):
+        assert issubclass(actor, ReplayedActor)
+        assert actor.refresh is ReplayedActor.refresh
 
 
 # --- check_actor -----------------------------------------------------------------------------------------

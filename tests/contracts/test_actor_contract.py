@@ -11,7 +11,16 @@ from torch import nn
 from torch.nn import functional
 
 from metta.agent.action_spec import draw_noise
-from metta.agent.actors import Actor, EagerActor, NumpyActor, check_actor, make_actor
+from metta.agent.actors import (
+    Actor,
+    CActor,
+    EagerActor,
+    NumpyActor,
+    TracedActor,
+    check_actor,
+    make_actor,
+)
+from metta.agent.c_program import native_available
 from metta.agent.factory import make_policy
 from metta.agent.output import State
 from metta.agent.policy import Policy
@@ -36,6 +45,15 @@ class Case(NamedTuple):
     make: Callable[[], Policy]
     numpy: bool = True
     """Whether a NumPy actor exists."""
+    c: bool = True
+    """Whether a C actor exists, where there is a NumPy actor."""
+
+    @property
+    def kinds(self) -> list[str]:
+        found = ["eager", "traced"]
+        if self.numpy:
+            found += ["numpy", "c"] if self.c else ["numpy"]
+        return found
 
 
 class Shared(nn.Module):
@@ -69,22 +87,25 @@ class Functional(nn.Module):
         return {"action_logits": self.head(hidden + 0.1 * hidden), "value": hidden[:, 0]}
 
 
-def own(space: spaces.Space, action_space: spaces.Space, numpy: bool = True, **settings) -> Case:
+def own(
+    space: spaces.Space, action_space: spaces.Space, numpy: bool = True, c: bool = True, **settings
+) -> Case:
     config = AgentConfig(**({"hidden_size": 16} | settings))
-    return Case(lambda: _spread(make_policy(space, action_space, config)), numpy)
+    return Case(lambda: _spread(make_policy(space, action_space, config)), numpy, c)
 
 
 def user(
     module: Callable[[], nn.Module],
     action_space: spaces.Space,
     space: spaces.Space = VECTOR,
+    c: bool = True,
     **settings,
 ) -> Case:
     def make() -> Policy:
         torch.manual_seed(0)
         return _spread(Policy(module(), space, action_space, AgentConfig(**settings)))
 
-    return Case(make)
+    return Case(make, c=c)
 
 
 def _spread(policy: Policy) -> Policy:
@@ -111,8 +132,14 @@ CASES = {
     "box with std of the state": own(VECTOR, BOX, std="state"),
     "squashed box": own(VECTOR, BOX, squash=True, share_encoder=True),
     "normalised": own(VECTOR, DISCRETE, normalize_observations=True, observation_clip=1.0),
-    "nested": own(NESTED, DISCRETE, name="mlp", normalize_observations=True),
+    "nested": own(NESTED, DISCRETE, c=False, name="mlp", normalize_observations=True),
     "discrete observations": own(spaces.Discrete(3, start=2), DISCRETE, numpy=True),
+    "bytes of codes": own(spaces.MultiDiscrete([3, 5, 2], dtype=np.uint8), DISCRETE),
+    "codes with a start": own(
+        spaces.MultiDiscrete([[3, 5], [2, 4]], start=[[1, 0], [2, -3]]), PARTS
+    ),
+    "pixels in rows": own(spaces.Box(0, 255, (4, 3), np.uint8), DISCRETE, name="mlp"),
+    "bits": own(spaces.MultiBinary(6), BOX),
     "cnn": own(spaces.Box(0, 255, (6, 6, 3), np.uint8), DISCRETE, numpy=False),
     "lstm": own(VECTOR, DISCRETE, numpy=False, core="lstm"),
     "gru": own(VECTOR, BOX, numpy=False, core="gru"),
@@ -122,8 +149,13 @@ CASES = {
     "user elu": user(lambda: Shared(nn.ELU(0.5), 4), DISCRETE),
     "user silu": user(lambda: Shared(nn.SiLU(), 4), BOX),
     "user sigmoid, std of the policy": user(lambda: Shared(nn.Sigmoid(), 2), BOX),
-    "user functional": user(Functional, DISCRETE, NESTED, normalize_observations=True),
+    "user functional": user(Functional, DISCRETE, NESTED, c=False, normalize_observations=True),
 }
+
+
+def require_native() -> None:
+    if not native_available():
+        pytest.skip("metta.agent._native was not built (no C compiler?)")
 
 
 class Setup(NamedTuple):
@@ -131,18 +163,23 @@ class Setup(NamedTuple):
     actor: Actor
 
 
-PAIRS = [
-    (name, kind)
-    for name, case in CASES.items()
-    for kind in (["eager", "numpy"] if case.numpy else ["eager"])
-]
+PAIRS = [(name, kind) for name, case in CASES.items() for kind in case.kinds]
+
+BUILDERS: dict[str, Callable[[Policy], Actor]] = {
+    "eager": EagerActor,
+    "traced": lambda policy: TracedActor(policy, ROWS),
+    "numpy": lambda policy: NumpyActor(policy, ROWS),
+    "c": CActor,
+}
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=lambda pair: f"{pair[1]} {pair[0]}")
 def shared_setup(request: pytest.FixtureRequest) -> Setup:
     name, kind = request.param
     policy = CASES[name].make()
-    return Setup(policy, EagerActor(policy) if kind == "eager" else NumpyActor(policy, ROWS))
+    if kind == "c":
+        require_native()
+    return Setup(policy, BUILDERS[kind](policy))
 
 
 @pytest.fixture
@@ -165,7 +202,8 @@ def observations(policy: Policy, seed: int = 0) -> dict[str, np.ndarray]:
     for leaf in policy.obs_spec.leaves:
         shape = (ROWS, *leaf.shape)
         if leaf.kind == "discrete":
-            obs[leaf.key] = leaf.starts[0] + source.integers(0, leaf.categories[0], shape)
+            first, count = (np.reshape(v, leaf.shape) for v in (leaf.starts, leaf.categories))
+            obs[leaf.key] = (first + source.integers(0, count, shape)).astype(leaf.dtype)
         elif leaf.dtype.kind == "f":
             obs[leaf.key] = (3.0 + 4.0 * source.standard_normal(shape)).astype(np.float32)
         else:
@@ -247,7 +285,9 @@ def test_columns_are_what_the_actor_promises_when_acting(setup):
     assert produced["action"].shape == (ROWS, *policy.action_spec.action_shape)
     _, output = expected(policy, 0)
     for name, wanted in (("value", output.value[0]), ("dist_params", output.dist_params[0])):
-        if name in produced:
+        if name in produced and actor.kind == "c":
+            torch.testing.assert_close(produced[name], wanted, rtol=1e-5, atol=1e-5)
+        elif name in produced:
             assert torch.equal(produced[name], wanted)
     assert state.keys() == output.state.keys()
     assert all(torch.equal(state[key], part) for key, part in output.state.items())
@@ -351,14 +391,29 @@ def test_single_row_acts_when_alone():
         starts, noise = np.ones(1, bool), noise_of(policy)[:1]
         actions = [
             make_actor(kind, policy, 1).act(obs, {}, starts, None, noise)[0]["action"]
-            for kind in ("eager", "numpy")
+            for kind in ("eager", "traced", "numpy", "c")
         ]
-        assert_same(actions[1], actions[0])
+        for found in actions[1:]:
+            assert_same(found, actions[0])
         assert actions[0].shape == (1, *policy.action_spec.action_shape)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_auto_takes_numpy_when_it_exists(name):
+def test_auto_takes_the_fastest_when_several_exist(name):
+    require_native()
     case = CASES[name]
-    kind = type(make_actor("auto", case.make(), ROWS))
-    assert kind is (NumpyActor if case.numpy else EagerActor)
+    actor = make_actor("auto", case.make(), ROWS)
+    assert actor.kind == case.kinds[-1]
+    assert type(actor) is type(BUILDERS[actor.kind](case.make()))
+
+
+def test_rows_act_alike_to_the_bit_when_others_stand_beside_them():
+    require_native()
+    for name in ("normalised", "bytes of codes", "parts and relu", "box and silu"):
+        policy = CASES[name].make()
+        actor = CActor(policy)
+        together = actor._params(observations(policy))
+        for size in (1, 2, 3, 5, 7):
+            for first in range(0, ROWS, size):
+                obs = {k: leaf[first : first + size] for k, leaf in observations(policy).items()}
+                np.testing.assert_array_equal(actor._params(obs), together[first : first + size])

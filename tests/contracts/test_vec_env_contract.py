@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from metta.envs import MultiprocessVecEnv, NativeVecEnv, SerialVecEnv, StepResult, VecEnv
+from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.row_spec import episode_seed
 from metta.envs.toy import (
     BufferReuseEnv,
@@ -192,6 +193,37 @@ def test_rows_tell_the_same_story_when_stepped_by_any_backend(
     backend: Backend, factory: Factory
 ) -> None:
     assert_same_story(backend, factory)
+
+
+class _OneCart(gymnasium.Env):
+    """One of metta's own carts as a gymnasium environment; only its first seed counts."""
+
+    def __init__(self) -> None:
+        self._cart = CartPoleVecEnv(1, max_episode_steps=20, native=False)
+        self.observation_space = self._cart.observation_space
+        self.action_space = self._cart.action_space
+        self._obs = self._cart.obs_spec.zeros(1)
+        self._begun = False
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        if not self._begun:
+            self._cart.reset([seed], self._obs)
+        self._begun = True
+        return self._obs["obs"][0].copy(), {}
+
+    def step(self, action: Any) -> Any:
+        self._cart.send(0, np.array([action]))
+        result = self._cart.recv(0, self._obs)
+        seen = self._obs["obs"][0] if result.final is None else result.final.obs["obs"][0]
+        ends = bool(result.terminated[0]), bool(result.truncated[0])
+        return seen.copy(), float(result.rewards[0]), *ends, {}
+
+
+@pytest.mark.parametrize("num_groups", [1, 2, 4])
+def test_carts_tell_the_same_story_when_they_are_stepped_together(num_groups: int) -> None:
+    assert_same_story(
+        lambda _: CartPoleVecEnv(NUM_ROWS, num_groups, max_episode_steps=20), _OneCart
+    )
 
 
 @all_backends

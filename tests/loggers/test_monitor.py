@@ -4,11 +4,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from metta.loggers import SystemMonitor
-from metta.loggers.monitor import cleanup_monitoring, setup_monitoring
+from metta.loggers.monitor import cleanup_monitoring, peak_rss_mib, setup_monitoring
 
 KEYS = {
     "rss_mib", "peak_rss_mib", "children_rss_mib", "cpu_percent", "memory_percent", "load_1m",
@@ -47,6 +48,24 @@ def test_processor_time_is_a_share_when_there_was_a_look_before(monitor: SystemM
     while time.process_time() < until:
         pass
     assert monitor._look()["cpu_percent"] > 0.0
+
+
+def test_the_peak_is_kept_when_memory_was_needed_between_two_looks(monitor: SystemMonitor) -> None:
+    before = monitor._look()["rss_mib"]
+    block = b"x" * (128 << 20)
+    del block
+    found = monitor._look()
+    assert found["peak_rss_mib"] >= before + 100
+    assert peak_rss_mib() >= found["peak_rss_mib"]
+
+
+def test_the_peak_is_known_when_there_is_no_proc(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known = peak_rss_mib()
+    monkeypatch.setattr("metta.loggers.monitor.Path", lambda _: tmp_path / "nothing")
+    # the system's other count may have begun with the process that started this one
+    assert peak_rss_mib() >= 0.5 * known
 
 
 def test_children_count_when_the_process_has_some(monitor: SystemMonitor) -> None:

@@ -21,17 +21,19 @@ PLAN = NumericsPlan(
     threads=1, actor="numpy", driver="eager", groups=1, dtype="float32", device="cpu"
 )
 
+ALL = ("threads", "driver")
+
 
 def saved(**changes: Any) -> dict[str, Any]:
     """The state of a run under this machine's conditions, with some of them changed."""
-    state = RunConditions(PLAN, threads_are_set=False).state_dict()
+    state = RunConditions(PLAN, are_set=ALL).state_dict()
     for part in state.values():
         part.update({name: value for name, value in changes.items() if name in part})
     return state
 
 
 def test_nothing_is_said_when_the_conditions_are_the_same() -> None:
-    conditions = RunConditions(PLAN, threads_are_set=True)
+    conditions = RunConditions(PLAN, are_set=ALL)
     conditions.load_state_dict(saved())
     assert (conditions.plan, conditions.differences) == (PLAN, [])
 
@@ -55,7 +57,7 @@ def test_every_library_and_the_processor_are_named_when_the_machine_is_described
     ],
 )
 def test_the_difference_is_named_when_a_condition_differs(change: Any, text: str) -> None:
-    conditions = RunConditions(PLAN, threads_are_set=True)
+    conditions = RunConditions(PLAN, are_set=ALL)
     with pytest.raises(InexactResumeError, match=text) as raised:
         conditions.load_state_dict(saved(**change))
     assert "--allow-inexact" in str(raised.value)
@@ -67,7 +69,7 @@ def test_the_difference_is_named_when_a_condition_differs(change: Any, text: str
 
 def test_every_difference_is_named_when_there_are_several() -> None:
     with pytest.raises(InexactResumeError) as raised:
-        RunConditions(PLAN, threads_are_set=True).load_state_dict(
+        RunConditions(PLAN, are_set=ALL).load_state_dict(
             saved(torch="1.0", driver="step", threads=7)
         )
     assert all(word in str(raised.value) for word in ("torch", "driver", "threads was 7, now 1"))
@@ -76,7 +78,7 @@ def test_every_difference_is_named_when_there_are_several() -> None:
 def test_the_saved_threads_are_used_when_nobody_chose_their_number() -> None:
     before = torch.get_num_threads()
     try:
-        conditions = RunConditions(PLAN, threads_are_set=False)
+        conditions = RunConditions(PLAN, are_set=("driver",))
         conditions.load_state_dict(saved(threads=2))
         assert conditions.plan == dataclasses.replace(PLAN, threads=2)
         assert torch.get_num_threads() == 2
@@ -156,3 +158,29 @@ def test_a_trainer_is_refused_when_its_checkpoints_were_made_elsewhere(
         PPOTrainer(None, "CartPole-v1", **options, allow_inexact=True) as trainer,
     ):
         assert trainer.state.agent_step == 32
+
+
+def test_the_saved_driver_is_taken_over_when_nobody_chose_one() -> None:
+    asked: list[str] = []
+
+    def adopt(plan: NumericsPlan) -> NumericsPlan:
+        asked.append(plan.driver)
+        return plan
+
+    conditions = RunConditions(PLAN, are_set=("threads",), adopt=adopt)
+    conditions.load_state_dict(saved(driver="step"))
+    assert (conditions.plan.driver, conditions.differences, asked) == ("step", [], ["step"])
+
+
+def test_a_driver_that_cannot_be_taken_over_is_a_difference() -> None:
+    conditions = RunConditions(PLAN, are_set=("threads",), adopt=lambda _: PLAN)
+    with pytest.raises(InexactResumeError, match="driver was step, now eager"):
+        conditions.load_state_dict(saved(driver="step"))
+
+
+def test_checkpoints_without_a_compiler_in_their_plan_go_on() -> None:
+    state = saved()
+    del state["plan"]["compiler"]
+    conditions = RunConditions(PLAN, are_set=ALL)
+    conditions.load_state_dict(state)
+    assert conditions.differences == []

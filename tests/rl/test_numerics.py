@@ -10,8 +10,16 @@ from metta.agent.factory import make_policy
 from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv, NestedEnv
 from metta.errors import ConfigError
-from metta.rl.numerics import NumericsPlan, resolve_batch, resolve_device, resolve_plan
-from metta.train.train_config import AgentConfig, NumericsConfig, TrainerConfig, TrainingConfig
+from metta.rl.graph_cache import compiler_name
+from metta.rl.numerics import (
+    NumericsPlan,
+    pays_back,
+    resolve_batch,
+    resolve_device,
+    resolve_plan,
+    threads_for,
+)
+from metta.train.train_config import AgentConfig, TrainerConfig, TrainingConfig
 
 PLAN = NumericsPlan(threads=2, actor="numpy", driver="eager", groups=1, dtype="x", device="cpu")
 
@@ -36,10 +44,9 @@ def test_threads_return_when_the_block_fails() -> None:
 
 def test_one_thread_is_chosen_when_the_network_is_small() -> None:
     with NumericsPlan(3, "eager", "eager", 1, "x", "cpu").applied():
-        small = resolve_plan(TrainerConfig(), policy(), 1, "numpy")
-        large = resolve_plan(TrainerConfig(), policy(hidden_size=1024), 1, "eager")
-    assert small.threads == 1
-    assert large.threads == 3
+        small, large = threads_for(policy(), 256), threads_for(policy(hidden_size=1024), 256)
+        wide = threads_for(policy(), 16_384)
+    assert (small, large, wide) == (1, 3, 3)
 
 
 def test_all_threads_are_chosen_when_the_network_convolves() -> None:
@@ -47,23 +54,29 @@ def test_all_threads_are_chosen_when_the_network_convolves() -> None:
     convolving = make_policy(space, spaces.Discrete(2), AgentConfig(hidden_size=8))
     assert any(isinstance(part, nn.Conv2d) for part in convolving.modules())
     with NumericsPlan(3, "eager", "eager", 1, "x", "cpu").applied():
-        assert resolve_plan(TrainerConfig(), convolving, 1, "eager").threads == 3
+        assert threads_for(convolving) == 3
 
 
-def test_the_setting_wins_when_threads_are_set() -> None:
-    config = TrainerConfig(numerics=NumericsConfig(threads=5))
-    assert resolve_plan(config, policy(), 2, "eager").threads == 5
+def test_a_compiler_is_worth_waiting_for_when_the_run_is_long() -> None:
+    short, long = TrainerConfig(total_timesteps=400_000), TrainerConfig(total_timesteps=10_000_000)
+    assert not pays_back(short, 1024)
+    assert pays_back(long, 1024)
+    # the same steps in fewer, larger minibatches have less overhead to save
+    assert not pays_back(TrainerConfig(total_timesteps=4_000_000), 65_536)
 
 
 def test_the_plan_is_one_line_when_it_is_described() -> None:
-    plan = resolve_plan(TrainerConfig(), policy(), 2, "numpy")
+    parts = {"threads": 1, "num_groups": 2, "actor": "numpy"}
+    plan = resolve_plan(policy(), driver="eager", **parts)
     assert plan.describe() == "cpu, 1 thread, numpy actor, eager update, 2 group(s), torch.float32"
+    compiled = resolve_plan(policy(), driver="step", **parts)
+    assert f"step update compiled by {compiler_name()}, " in compiled.describe()
     assert "2 threads" in PLAN.describe()
 
 
 @pytest.mark.parametrize(
     ("actor", "core", "kind"),
-    [("auto", "none", "numpy"), ("eager", "none", "eager"), ("auto", "lstm", "eager")],
+    [("auto", "none", "c"), ("eager", "none", "eager"), ("auto", "lstm", "traced")],
 )
 def test_the_plan_tells_the_actor_that_was_built_when_it_is_made(
     actor: str, core: str, kind: str

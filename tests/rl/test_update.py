@@ -13,7 +13,7 @@ from torch import Tensor
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.errors import NonFiniteError
-from metta.rl.optimizer import make_optimizer
+from metta.rl.optimizer import as_stepper, make_optimizer
 from metta.rl.ppo import PPOOptimizer
 from metta.rl.update import apply_update
 from metta.rl.update_report import LOSS_NAMES, UpdateLog
@@ -291,10 +291,12 @@ def test_nothing_moves_when_a_minibatch_stopped_or_is_not_finite(
     terms = torch.zeros(6, dtype=torch.float64)
     terms[1] = 0.0 if finite else NAN
     before = policy.parameter_hash()
-    _, found = apply_update(ppo._stepper, terms, torch.tensor(stopped), 0.5)
+    _, found = apply_update(as_stepper(ppo.optimizer), terms, torch.tensor(stopped), 0.5)
     assert bool(found) == finite
     assert policy.parameter_hash() == before
-    apply_update(ppo._stepper, torch.zeros(6, dtype=torch.float64), torch.tensor(False), 0.5)
+    apply_update(
+        as_stepper(ppo.optimizer), torch.zeros(6, dtype=torch.float64), torch.tensor(False), 0.5
+    )
     assert policy.parameter_hash() != before
 
 
@@ -305,9 +307,7 @@ def log_of(rows: list[tuple[float, bool, bool, bool]]) -> UpdateLog:
     """Minibatches whose terms all equal one number: (number, finite, computed, stopped)."""
     log = UpdateLog()
     for number, finite, computed, stopped in rows:
-        terms, norm = torch.full((6,), number), torch.tensor(2 * number)
-        flags = [torch.tensor(flag) for flag in (finite, computed, stopped)]
-        log.add(terms, norm, flags[0], computed=flags[1], stopped=flags[2])
+        log.add(torch.tensor([*[number] * 6, 2 * number, finite, computed, stopped]))
     return log
 
 
@@ -339,8 +339,9 @@ def test_skipped_steps_count_in_a_row_when_finite_ones_lie_between() -> None:
 
 def test_metrics_keep_no_graph_when_a_custom_loss_reports_them() -> None:
     log = log_of([(1.0, True, True, False)])
-    log.add_metrics({"a": torch.ones((), requires_grad=True) * 3, "b": 1.0})
-    log.add_metrics({"a": torch.tensor(5.0)})
+    idle = torch.zeros(0, 10)
+    log.add(idle, [{"a": torch.ones((), requires_grad=True) * 3, "b": 1.0}])
+    log.add(idle, [{"a": torch.tensor(5.0)}])
     means = log.report().means()
     assert means["custom/a"] == 4.0
     assert means["custom/b"] == 1.0

@@ -6,58 +6,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "../_fused.h"
 #include "_rules.h"
 
-enum { NUM_WORLD_ARRAYS = 15, NUM_STEP_ARRAYS = 8, LONGEST = 3 };
-enum { ANY_LENGTH = -1 };
-
-/* kind: 'q' int64, 'i' int32, 'B' uint8, '?' bool, 'f' float32 */
-typedef struct {
-    const char *name;
-    char kind;
-    int writable, ndim;
-    Py_ssize_t shape[LONGEST];
-} Expected;
-
-static char kind_of(const Py_buffer *view)
-{
-    const char *format = view->format ? view->format : "B";
-    if (format[0] == '@' || format[0] == '=')
-        ++format;
-    if (format[0] == '\0' || format[1] != '\0')
-        return 0;
-    if (strchr("lqi", format[0]))
-        return view->itemsize == 8 ? 'q' : (view->itemsize == 4 ? 'i' : 0);
-    return format[0];
-}
-
-static int open_array(PyObject *object, const Expected *expected, Py_buffer *view)
-{
-    if (PyObject_GetBuffer(object, view, expected->writable ? PyBUF_RECORDS : PyBUF_RECORDS_RO) < 0)
-        return -1;
-    const char *problem = NULL;
-    if (kind_of(view) != expected->kind)
-        problem = "has another dtype";
-    else if (view->ndim != expected->ndim)
-        problem = "has another number of dimensions";
-    else if (!PyBuffer_IsContiguous(view, 'C'))
-        problem = "is not C-contiguous";
-    for (int axis = 0; !problem && axis < expected->ndim; ++axis)
-        if (expected->shape[axis] >= 0 && view->shape[axis] != expected->shape[axis])
-            problem = "has another shape";
-    if (!problem)
-        return 0;
-    PyErr_Format(PyExc_ValueError, "%s %s than this kernel needs (kind '%c', %d dimensions)",
-                 expected->name, problem, expected->kind, expected->ndim);
-    PyBuffer_Release(view);
-    return -1;
-}
-
-static void release(Py_buffer *views, int count)
-{
-    while (count-- > 0)
-        PyBuffer_Release(&views[count]);
-}
+enum { NUM_WORLD_ARRAYS = 15, NUM_STEP_ARRAYS = 8 };
 
 static int check_settings(const Worlds *worlds)
 {
@@ -155,6 +107,8 @@ static int open_worlds(PyObject *tuple, long radius, Py_buffer *views, Worlds *w
     return 0;
 }
 
+static const char NO_ROOM[] = "a world has no room for its agents";
+
 static Py_ssize_t obs_size(long radius)
 {
     return (2 * radius + 1) * (2 * radius + 1) + SELF_NUMBERS;
@@ -181,7 +135,7 @@ static PyObject *reset(PyObject *Py_UNUSED(module), PyObject *args)
         for (int64_t index = 0; index < worlds.num_worlds && !problem; ++index) {
             worlds.episodes[index] = 0;
             if (begin_episode(&worlds, index) < 0) {
-                problem = "a world has no room for its agents";
+                problem = NO_ROOM;
                 break;
             }
             const World world = world_at(&worlds, index);
@@ -220,31 +174,49 @@ static PyObject *refresh(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* The step of worlds first .. first + count - 1; ORs what ended into `ends`. */
-static const char *step_worlds(const Worlds *worlds, int64_t first, int64_t count,
-                               const Py_buffer *views, int *ends)
+/* Where ends of episodes are written, beside the arrays of a step. */
+typedef struct {
+    const Worlds *worlds;
+    uint8_t *final_obs;
+    int32_t *counts;
+} Ends;
+
+/* The step of worlds first .. first + count - 1; the ends that occurred, or -1 without room for agents. */
+static int step_worlds(const Ends *at_end, int64_t first, int64_t count, StepArrays step)
 {
+    const Worlds *worlds = at_end->worlds;
     const int64_t num_agents = worlds->num_agents, row_size = obs_size(worlds->radius);
-    const int64_t *actions = views[0].buf;
-    for (int64_t row = 0; row < count * num_agents; ++row)
-        if (actions[row] < 0 || actions[row] >= NUM_ACTIONS)
-            return "actions holds a number that is no action";
+    int ends = 0;
     for (int64_t i = 0; i < count; ++i) {
         const int64_t row = i * num_agents;
         const Outputs out = {
-            .obs = (uint8_t *)views[1].buf + row * row_size,
-            .final_obs = (uint8_t *)views[2].buf + row * row_size,
-            .rewards = (float *)views[3].buf + row,
-            .terminated = (uint8_t *)views[4].buf + row,
-            .truncated = (uint8_t *)views[5].buf + row,
-            .starts = (uint8_t *)views[6].buf + row,
-            .counts = (int32_t *)views[7].buf + row * NUM_COUNTS,
+            .obs = (uint8_t *)step.obs + row * row_size,
+            .final_obs = at_end->final_obs + row * row_size,
+            .rewards = step.rewards + row,
+            .terminated = step.terminated + row,
+            .truncated = step.truncated + row,
+            .starts = step.starts + row,
+            .counts = at_end->counts + row * NUM_COUNTS,
         };
-        const int end = step_world(worlds, first + i, actions + row, out);
+        const int end = step_world(worlds, first + i, step.actions + row, out);
         if (end < 0)
-            return "a world has no room for its agents";
-        *ends |= end;
+            return -1;
+        ends |= end;
     }
+    return ends;
+}
+
+static int step_all(void *envs, StepArrays step)
+{
+    const Ends *at_end = envs;
+    return step_worlds(at_end, 0, at_end->worlds->num_worlds, step);
+}
+
+static const char *check_actions(const int64_t *actions, int64_t count)
+{
+    for (int64_t row = 0; row < count; ++row)
+        if (actions[row] < 0 || actions[row] >= NUM_ACTIONS)
+            return "actions holds a number that is no action";
     return NULL;
 }
 
@@ -281,10 +253,16 @@ static PyObject *step(PyObject *Py_UNUSED(module), PyObject *args)
             problem = "actions are not those of whole worlds that exist";
         else
             problem = check_indices(&worlds, first, count, 0);
+        if (!problem)
+            problem = check_actions(outs[0].buf, n);
         if (!problem) {
+            const StepArrays arrays = {outs[0].buf, outs[1].buf, outs[3].buf, outs[4].buf, outs[5].buf,
+                                       outs[6].buf};
+            const Ends at_end = {&worlds, outs[2].buf, outs[7].buf};
             Py_BEGIN_ALLOW_THREADS
-            problem = step_worlds(&worlds, first, count, outs, &ends);
+            ends = step_worlds(&at_end, first, count, arrays);
             Py_END_ALLOW_THREADS
+            problem = ends < 0 ? NO_ROOM : NULL;
         }
         if (problem)
             PyErr_SetString(PyExc_ValueError, problem);
@@ -294,12 +272,55 @@ static PyObject *step(PyObject *Py_UNUSED(module), PyObject *args)
     return PyErr_Occurred() ? NULL : PyLong_FromLong(ends);
 }
 
+/* Steps of all worlds with an actor, until an episode ends, which Python must hear of. */
+static PyObject *run(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *tuple, *capsule, *rollout_tuple, *final_object, *counts_object;
+    long radius;
+    Py_ssize_t first;
+    Py_buffer views[NUM_WORLD_ARRAYS], columns[NUM_ROLLOUT_ARRAYS], outs[2];
+    Worlds worlds;
+    Rollout rollout;
+    if (!PyArg_ParseTuple(args, "OlOOnOO:run", &tuple, &radius, &capsule, &rollout_tuple, &first,
+                          &final_object, &counts_object) ||
+        open_worlds(tuple, radius, views, &worlds) < 0)
+        return NULL;
+    const Py_ssize_t num_rows = worlds.num_worlds * worlds.num_agents;
+    const Expected final_obs = {"final_obs", 'B', 1, 2, {num_rows, obs_size(radius)}};
+    const Expected counts = {"ended_counts", 'i', 1, 2, {num_rows, NUM_COUNTS}};
+    const char *problem = check_indices(&worlds, 0, worlds.num_worlds, 0);
+    int64_t next = -1;
+    int opened = -1, ends = 0;
+    if (!problem && open_rollout(capsule, rollout_tuple, 'B', obs_size(radius), num_rows, NUM_ACTIONS,
+                                 columns, &rollout) == 0) {
+        opened = open_array(final_object, &final_obs, &outs[0]) == 0;
+        opened += opened && open_array(counts_object, &counts, &outs[1]) == 0;
+    }
+    if (opened == 2) {
+        Ends at_end = {&worlds, outs[0].buf, outs[1].buf};
+        Py_BEGIN_ALLOW_THREADS
+        next = run_fused(&rollout, first, step_all, &at_end, TERMINATED_END | TRUNCATED_END, &ends);
+        Py_END_ALLOW_THREADS
+        problem = next < 0 ? NO_ROOM : NULL;
+    }
+    if (opened >= 0) {
+        release(outs, opened);
+        release(columns, NUM_ROLLOUT_ARRAYS);
+    }
+    release(views, NUM_WORLD_ARRAYS);
+    if (problem)
+        PyErr_SetString(PyExc_ValueError, problem);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("Li", (long long)next, ends);
+}
+
 static PyMethodDef methods[] = {
     {"reset", reset, METH_VARARGS, "reset(worlds, view_radius, obs)"},
     {"refresh", refresh, METH_VARARGS, "refresh(worlds, view_radius)"},
     {"step", step, METH_VARARGS,
      "step(worlds, view_radius, first_world, actions, obs, final_obs, rewards, terminated, truncated,\n"
      "     starts, ended_counts) -> 1 where a world terminated, plus 2 where one was truncated"},
+    {"run", run, METH_VARARGS,
+     "run(worlds, view_radius, actor, rollout, first_step, final_obs, ended_counts) -> (next step, ends)"},
     {NULL, NULL, 0, NULL}};
 
 static PyModuleDef_Slot slots[] = {{0, NULL}};

@@ -13,15 +13,16 @@ from metta.envs.grid.layout import COUNT_NAMES, NUM_ACTIONS
 from metta.envs.grid.render import WorldView
 from metta.envs.grid.worlds import GridWorlds
 from metta.envs.row_arrays import RowArrays
-from metta.envs.saved_envs import boundary_state, class_of_state
+from metta.envs.saved_envs import boundary_state, class_of_state, promise_of_arrays
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
     RestorePromise,
+    RolloutArrays,
     StepResult,
     group_slices,
 )
-from metta.errors import ConfigError, EnvError, StateError
+from metta.errors import EnvError, StateError
 from metta.spaces import ObsSpec, obs_spec_of
 
 __all__ = ["GridVecEnv"]
@@ -30,7 +31,7 @@ _NUM_CODES = 8
 
 
 class GridVecEnv:
-    """A `RestorableVecEnv` and `TaskedVecEnv` of grid worlds, stepped in this process.
+    """A `RestorableVecEnv`, `TaskedVecEnv` and `FusedVecEnv` of grid worlds, stepped in this process.
 
         envs = GridVecEnv([TASKS["gather"], TASKS["maze"]], num_envs=64)
         envs.next_tasks[32:] = 1
@@ -96,6 +97,11 @@ class GridVecEnv:
         """How often `reset` was called."""
         return self._order.num_resets
 
+    @property
+    def is_fusable(self) -> bool:
+        """Whether the C kernels step the worlds, and observations are stored as they write them."""
+        return self._worlds.is_native and self._dtype == np.uint8
+
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every world; a world takes the seed of its first row."""
         check_reset(seeds, obs_out, self.num_rows, self.obs_spec)
@@ -130,16 +136,21 @@ class GridVecEnv:
             result.final.obs = {"obs": result.final.obs["obs"].astype(self._dtype)}
         return result
 
+    def run_steps(
+        self, actor: object, rollout: RolloutArrays, first_step: int
+    ) -> tuple[int, StepResult | None]:
+        """Steps of all worlds with an actor, until episodes end; see `FusedVecEnv`."""
+        self._order.require_ready("run_steps()")
+        final_obs = self._arrays.final_obs["obs"]
+        following, any_end = self._worlds.run(actor, rollout, first_step, final_obs)
+        if not any_end:
+            return following, None
+        infos = self._infos(rollout.starts[following], 0)
+        return following, self._arrays.result_at(rollout, following - 1, infos)
+
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
         """`snapshot`, unless less was asked for: the whole state is in arrays."""
-        if wanted == "replay":
-            raise ConfigError(
-                "environments of class 'replay' were asked for, but grid worlds give their state; ask for "
-                "'auto'"
-            )
-        promise = RestorePromise("snapshot", "")
-        if wanted in ("boundary", "sync_reset"):
-            promise = RestorePromise(wanted, "as asked for")
+        promise = promise_of_arrays(wanted, "grid worlds")
         self._restore_class = promise.restore_class
         return promise
 

@@ -11,6 +11,7 @@ from metta.envs.grid.layout import COUNT_NAMES, NUM_ACTIONS, Cell, Setting, Worl
 from metta.envs.grid.render import WorldView
 from metta.envs.grid.saved_worlds import SAVED_ARRAYS, checked_worlds
 from metta.envs.row_arrays import RowArrays
+from metta.envs.vec_env import RolloutArrays
 from metta.errors import ConfigError, EnvError
 
 try:
@@ -51,8 +52,8 @@ class GridWorlds:
         self.arrays = WorldArrays.allocate(tasks, num_worlds)
         self.num_agents, self.radius = tasks[0].num_agents, tasks[0].view_radius
         self.observation_size = tasks[0].observation_size
-        use_native = native_available() if native is None else native
-        self._kernels: Any = _native if use_native else numpy_kernels
+        self.is_native = native_available() if native is None else native
+        self._kernels: Any = _native if self.is_native else numpy_kernels
         self._in_order = self.arrays.in_order()
         self.ended_counts = np.zeros((num_worlds * self.num_agents, len(COUNT_NAMES)), np.int32)
         """What each agent of an episode that just ended did in it; columns as in `COUNT_NAMES`."""
@@ -71,9 +72,7 @@ class GridWorlds:
 
         Worlds that end begin their next episode at once. True where one was truncated.
         """
-        if (
-            self._kernels is numpy_kernels
-        ):  # the C kernels look at all numbers themselves, and faster
+        if not self.is_native:  # the C kernels look at all numbers themselves, and faster
             self.check_actions(actions)
             self.check_next_tasks()
         start = first * self.num_agents
@@ -97,6 +96,23 @@ class GridWorlds:
             self.check_next_tasks()
             raise
         return bool(ends & _TRUNCATED)
+
+    def run(
+        self, actor: object, rollout: RolloutArrays, first: int, final_obs: np.ndarray
+    ) -> tuple[int, bool]:
+        """Steps of all worlds with an actor, from `first` on, until an episode ends.
+
+        The next step, and whether one ended in the last.
+        """
+        arrays = rollout.in_order()
+        try:
+            following, ends = self._kernels.run(
+                self._in_order, self.radius, actor, arrays, first, final_obs, self.ended_counts
+            )
+        except ValueError:
+            self.check_next_tasks()
+            raise
+        return following, bool(ends)
 
     def check_actions(self, actions: np.ndarray) -> None:
         """Refuse numbers that are no actions."""

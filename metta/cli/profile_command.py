@@ -1,0 +1,97 @@
+"""`metta profile`: where the time of a run goes."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metta.cli.tables import table
+from metta.cli.words import resolve_words, sort_words
+from metta.errors import ConfigError, UnsafeFileError
+
+if TYPE_CHECKING:
+    from metta.train.train_config import TrainingConfig
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Trains a few epochs in a temporary folder and says where their time goes: environment, inference, "
+        "transfer (copies, values, statistics), learning, hooks. Writes a flame graph of the stacks and a "
+        "trace of torch's operations. A run that is named is only read."
+    )
+    parser.epilog = "metta profile cartpole num_envs=64 --epochs 10 --out where"
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="RUN|PRESET|FILE|NAME=VALUE",
+        help="a run, or what `metta train` takes (default: grid)",
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="epochs to time, and to sample (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warmup", type=int, default=2, help="epochs before that (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out",
+        default="profile",
+        metavar="DIR",
+        help="folder of flame.svg, stacks.folded, trace.json and phases.json (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Profile, and print the table."""
+    if options.epochs < 1 or options.warmup < 1:
+        raise ConfigError("profile needs at least --epochs 1 and --warmup 1")
+    config = _config(options.words, Path(options.output))
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would talk into the table
+    from metta.files import atomic_write_text
+    from metta.profiling.profile_run import profile_run  # torch loads here, not for --help
+
+    folder = Path(options.out)
+    profile = profile_run(config, folder, epochs=options.epochs, warmup=options.warmup)
+    numbers = {**vars(profile), "shares": profile.shares}
+    atomic_write_text(folder / "phases.json", json.dumps(numbers, indent=2))
+    print(table(profile.rows()))
+    print(profile.describe())
+    print(f"flame graph, stacks and trace are in {folder}")
+    return 0
+
+
+def _config(words: list[str], output: Path) -> "TrainingConfig":
+    from metta.train.layers import resolve
+    from metta.train.presets import PRESETS
+
+    name, files, settings = sort_words(words)
+    if name is not None and name not in PRESETS:
+        for folder in (Path(name), output / name):
+            if (folder / "config.yaml").is_file():
+                _require_settings_only(folder)
+                layers = [folder / "config.yaml", *files]
+                return resolve(None, layers, settings, check_sizes=False).config
+    return resolve_words(words).config
+
+
+def _require_settings_only(folder: Path) -> None:
+    """Refuse a run whose network or environment is in no settings."""
+    from metta.store.run_directory import RunDirectory
+    from metta.store.safe_json import read_json
+
+    try:
+        about = read_json(RunDirectory(folder).about_file)
+    except UnsafeFileError:
+        return
+    for key, what in (("own_environment", "environment"), ("own_policy", "network")):
+        if isinstance(about, dict) and about.get(key):
+            raise ConfigError(
+                f"the run {str(folder)!r} has the {what} {about[key]}, which its settings cannot make; "
+                "profile it from Python: metta.profiling.PhaseTimer and StackSampler"
+            )

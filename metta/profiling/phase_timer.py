@@ -1,0 +1,116 @@
+"""`PhaseTimer`: the seconds of each phase of an epoch."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from metta.profiling.event_edges import FIRST, LAST, EventEdge
+from metta.timing import Stopwatch
+
+__all__ = ["PhaseTimer"]
+
+_ENDS = {"on_rollout_end": "rollout", "on_update_end": "learn"}
+_BEGINS = {"on_rollout_start": "rollout", "on_rollout_end": "learn"}
+
+
+class PhaseTimer:
+    """Times the parts of a run from outside: by hooks, and by the methods of their protocols.
+
+        timer = PhaseTimer()
+        timer.watch(collector.vec_env, ("send", "recv"), "environment")
+        timer.watch(collector.actor, ("act",), "inference")
+        for hook in timer.hooks(): trainer.add_hook(hook)
+        timer.begin(); ...; timer.end()
+        timer.phases()
+
+    Where environment and actor run together without Python, nothing is heard of either, and their
+    phases are one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._watch = Stopwatch(clock)
+        self._calls: dict[str, list[float]] = {}
+        self._heard: set[str] = set()
+        self.is_on = False
+
+    def watch(self, part: Any, methods: Sequence[str], phase: str) -> bool:
+        """Add the time in a part's methods to a phase of collecting; False where it cannot be watched.
+
+        The part stays what it is: only this object's own methods are replaced.
+        """
+        self._calls.setdefault(phase, [])
+        try:
+            for name in methods:
+                setattr(part, name, self._timed(getattr(part, name), phase))
+        except AttributeError:  # no such method, or an object that takes no attributes
+            return False
+        return True
+
+    def has_heard(self, phase: str) -> bool:
+        """Whether a method of this phase was called, timed or not."""
+        return phase in self._heard or bool(self._calls.get(phase))
+
+    def _timed(self, method: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        clock, spent = self._clock, self._calls[phase]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_on:
+                self._heard.add(phase)
+                return method(*args, **kwargs)
+            started = clock()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                spent.append(clock() - started)
+
+        return call
+
+    def hooks(self) -> tuple[EventEdge, EventEdge]:
+        """Two hooks that hear every event before and after all others."""
+        return EventEdge(FIRST, self._before_hooks), EventEdge(LAST, self._after_hooks)
+
+    def begin(self) -> None:
+        """Time from now on, the beginning of an epoch."""
+        self.is_on = True
+        self._watch.start("whole")
+        self._watch.start("hooks")
+
+    def end(self) -> None:
+        """Time no more."""
+        self._watch.stop_all()
+        self.is_on = False
+
+    def _before_hooks(self, event: str) -> None:
+        if self.is_on:
+            self._watch.stop(_ENDS.get(event, ""))
+            self._watch.start("hooks")
+
+    def _after_hooks(self, event: str) -> None:
+        if self.is_on:
+            self._watch.stop("hooks")
+            if event in _BEGINS:
+                self._watch.start(_BEGINS[event])
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase, which add up to those between `begin` and `end`."""
+        spent = self._watch.elapsed_all()
+        whole, rollout = spent.get("whole", 0.0), spent.get("rollout", 0.0)
+        seen = {phase: sum(calls) for phase, calls in sorted(self._calls.items()) if calls}
+        left = _rest_of_rollout(seen.keys() & {"environment", "inference"})
+        found = {
+            **seen,
+            left: rollout - sum(seen.values()),
+            "learn": spent.get("learn", 0.0),
+            "hooks": spent.get("hooks", 0.0),
+        }
+        return {**found, "rest": whole - sum(found.values())}
+
+
+def _rest_of_rollout(seen: set[str]) -> str:
+    """What collecting is besides the phases that could be told apart."""
+    if not seen:
+        return "fused rollout (environment + inference)"
+    if len(seen) == 1:
+        return "inference and transfer" if "environment" in seen else "environment and transfer"
+    return "transfer"

@@ -1,0 +1,179 @@
+"""`profile_run`: a few epochs of a set-up, timed, sampled and traced one after the other."""
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from metta.errors import ConfigError
+from metta.files import atomic_write, atomic_write_text
+from metta.loggers.monitor import peak_rss_mib
+from metta.profiling.event_edges import FIRST, EventEdge
+from metta.profiling.flame_svg import flame_graph
+from metta.profiling.phase_timer import PhaseTimer
+from metta.profiling.stack_sampler import StackSampler
+from metta.rl.components.trainer import Trainer
+from metta.rl.training_components import TrainingComponents
+from metta.train.train_config import TrainingConfig
+
+__all__ = ["Profile", "profile_run"]
+
+_MIB = 1 << 20
+
+
+@dataclass
+class Profile:
+    """What was found; pictures and traces are files."""
+
+    phases: dict[str, float]
+    """Seconds by phase, of all timed epochs together."""
+    epochs: int
+    steps: int
+    conditions: str
+    """Device, threads, actor and the like."""
+    peak_rss_mib: float
+    """Of this process, until the timed epochs were over."""
+    workers_rss_mib: float
+    """Of processes below it, at the end of the timed epochs; shared pages count in each."""
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the timed epochs."""
+        return sum(self.phases.values())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Parts of the whole by phase."""
+        return {name: seconds / self.seconds for name, seconds in self.phases.items()}
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """A table: phase, seconds, share, microseconds per step."""
+        found = [("phase", "seconds", "share", "us per step")]
+        for name, seconds in {**self.phases, "whole": self.seconds}.items():
+            share, per_step = seconds / self.seconds, seconds / self.steps * 1e6
+            found.append((name, f"{seconds:.3f}", f"{share:.1%}", f"{per_step:.2f}"))
+        return found
+
+    def describe(self) -> str:
+        """One line for people."""
+        workers = f", workers {self.workers_rss_mib:,.0f} MiB" if self.workers_rss_mib else ""
+        return (
+            f"{self.epochs} epochs, {self.steps:,} steps, {self.steps / self.seconds:,.0f} steps/s; "
+            f"{self.conditions}; peak {self.peak_rss_mib:,.0f} MiB{workers}"
+        )
+
+
+def profile_run(
+    config: TrainingConfig, folder: Path, *, epochs: int = 5, warmup: int = 2
+) -> Profile:
+    """Train in a temporary folder and write what was seen to `folder`.
+
+    After the `warmup`, `epochs` are timed, as many are sampled, and one is traced, apart so that none
+    slows the others. W&B and evaluation are off. Files: ``flame.svg``, ``stacks.folded`` and
+    ``trace.json``, which chrome://tracing and Perfetto open.
+    """
+    if epochs < 1 or warmup < 1:
+        raise ConfigError(f"epochs={epochs}, warmup={warmup}; give at least 1 of each")
+    config = _quiet(config)
+    with tempfile.TemporaryDirectory(prefix="metta-profile-") as run:
+        needed = (warmup + 2 * epochs + 1) * _batch_of(config)
+        if config.trainer.total_timesteps < needed:
+            longer = dataclasses.replace(config.trainer, total_timesteps=needed)
+            config = dataclasses.replace(config, trainer=longer)
+        with Trainer(config, run_dir=run) as trainer:
+            session = _Session(trainer, epochs, warmup)
+            trainer.train()
+        return session.finish(folder)
+
+
+def _quiet(config: TrainingConfig) -> TrainingConfig:
+    """The set-up without what costs or leaves traces elsewhere."""
+    trainer = config.trainer
+    trainer = dataclasses.replace(
+        trainer,
+        verbose=False,
+        evaluation=dataclasses.replace(trainer.evaluation, eval_episodes=0),
+        logging=dataclasses.replace(
+            trainer.logging, wandb=dataclasses.replace(trainer.logging.wandb, mode="off")
+        ),
+    )
+    return dataclasses.replace(config, trainer=trainer)
+
+
+def _batch_of(config: TrainingConfig) -> int:
+    """Agent steps of an epoch, at most."""
+    with Trainer(config) as trainer:
+        assert trainer.components is not None
+        buffer = trainer.components.experience
+        return buffer.horizon * buffer.num_rows
+
+
+class _Session:
+    """Says which epoch is watched in which way."""
+
+    def __init__(self, trainer: Trainer, epochs: int, warmup: int) -> None:
+        assert trainer.components is not None
+        self.parts: TrainingComponents = trainer.components
+        self.epochs, self.warmup = epochs, warmup
+        self.timer, self.sampler = PhaseTimer(), StackSampler()
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.parts.policy.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self.tracer = torch.profiler.profile(activities=activities)
+        self.profile: Profile | None = None
+        self._first_step = 0
+        self.timer.watch(self.parts.collector.actor, ("act",), "inference")
+        trainer.add_hook(EventEdge(FIRST - 1, self._hear))
+        for hook in self.timer.hooks():
+            trainer.add_hook(hook)
+
+    def _hear(self, event: str) -> None:
+        state = self.parts.state
+        if event == "on_epoch_start":
+            self._begin_epoch(state.epoch)
+        elif event == "on_epoch_end" and state.epoch > self.warmup + 2 * self.epochs:
+            self.tracer.stop()
+            state.request_stop("the profile is complete")
+
+    def _begin_epoch(self, done: int) -> None:
+        # an environment that steps with its actor in C would stop to do so if it were watched
+        if done == 1 and self.timer.has_heard("inference"):
+            self.timer.watch(self.parts.collector.vec_env, ("send", "recv"), "environment")
+        if done == self.warmup:
+            self._first_step = self.parts.state.agent_step
+            self.timer.begin()
+        if done == self.warmup + self.epochs:
+            self.timer.end()
+            self.profile = self._profile()
+            self.sampler.start()
+        if done == self.warmup + 2 * self.epochs:
+            self.sampler.stop()
+            self.tracer.start()
+
+    def _profile(self) -> Profile:
+        children = psutil.Process().children(recursive=True)
+        return Profile(
+            phases=self.timer.phases(),
+            epochs=self.epochs,
+            steps=self.parts.state.agent_step - self._first_step,
+            conditions=self.parts.plan.describe(),
+            peak_rss_mib=peak_rss_mib(),
+            workers_rss_mib=sum(child.memory_info().rss for child in children) / _MIB,
+        )
+
+    def finish(self, folder: Path) -> Profile:
+        """Write the files."""
+        self.sampler.stop()
+        if self.profile is None:
+            raise ConfigError("training was stopped before the profile was complete")
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write_text(folder / "stacks.folded", self.sampler.folded())
+        title = f"{self.epochs} epochs, {self.profile.conditions}"
+        atomic_write_text(folder / "flame.svg", flame_graph(self.sampler.stacks, title))
+        atomic_write(
+            folder / "trace.json", lambda target: self.tracer.export_chrome_trace(str(target))
+        )
+        return self.profile

@@ -1,0 +1,202 @@
+"""Compiled graphs, kept on disk: the second run of a set-up does not wait for the compiler.
+
+A package is machine code that was compiled here, from a graph that is part of its name. The folder
+belongs to one user alone; what is damaged is compiled again.
+"""
+
+import functools
+import hashlib
+import os
+import pickle
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metta.errors import DriverError
+from metta.files import atomic_write, atomic_write_text, remove_file, sha256_of
+from metta.rl.graph_trace import TracedGraph
+from metta.versions import library_versions
+
+__all__ = ["CompiledGraph", "cache_folder", "compile_graph", "compiler_name"]
+
+_KEPT_PACKAGES = 64
+_LONGEST_COMPILE_SECONDS = 3600.0
+_FORMAT = "1"
+
+
+class CompiledGraph:
+    """A graph as machine code: takes the tensors that it was traced with, and what the graph holds."""
+
+    def __init__(self, package: Path, held: Sequence[Tensor]) -> None:
+        self._model = torch._inductor.aoti_load_package(str(package), run_single_threaded=True)
+        self._run = self._model.loader.boxed_run
+        self.held = list(held)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The graph's outputs; inputs that it changes are changed in place."""
+        outputs: list[Tensor] = self._run([*tensors, *self.held])
+        return outputs
+
+
+def compiler_name() -> str | None:
+    """The C++ compiler that graphs are compiled with, and its version; None where there is none."""
+    return _find_compiler()[1]
+
+
+@functools.cache
+def _find_compiler() -> tuple[str, str | None]:
+    """Path and name."""
+    for command in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
+        found = shutil.which(command)
+        if found is None:
+            continue
+        asked = subprocess.run([found, "-dumpversion"], capture_output=True, text=True, check=False)
+        if asked.returncode == 0:
+            return found, f"{Path(command).name} {asked.stdout.strip()}"
+    return "", None
+
+
+def cache_folder() -> Path:
+    """Where packages are kept: ``$METTA_CACHE_DIR``, or ``metta`` in the user's cache folder."""
+    chosen = os.environ.get("METTA_CACHE_DIR")
+    if chosen:
+        return Path(chosen) / "graphs"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "metta" / "graphs"
+
+
+def compile_graph(
+    graph: TracedGraph, examples: Sequence[Tensor], announce: Callable[[str], None]
+) -> CompiledGraph:
+    """Machine code for tensors laid out as the examples are, from the cache where it is there.
+
+    `announce` is told before the compiler runs. `DriverError` where it cannot.
+    """
+    layouts = [_layout(tensor) for tensor in [*examples, *graph.held]]
+    folder = _own_folder()
+    package = folder / f"{_key_of(graph, layouts)}.pt2"
+    if not _is_intact(package):
+        operations = len(graph.module.graph.nodes)
+        announce(
+            f"compiling the update ({operations} operations): half a minute to some minutes, once; "
+            f"it is kept in {folder}"
+        )
+        _compile(graph, layouts, package)
+        _forget_oldest(folder)
+    else:
+        os.utime(package)
+    return CompiledGraph(package, graph.held)
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, str(tensor.device)
+
+
+def _key_of(graph: TracedGraph, layouts: Sequence[tuple[Any, ...]]) -> str:
+    parts = [
+        _FORMAT,
+        graph.module.code,
+        repr(layouts),
+        library_versions()["torch"],
+        str(compiler_name()),
+        str(torch.get_num_threads()),
+        _processor(),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+
+@functools.cache
+def _processor() -> str:
+    """What the compiler's choice of instructions depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    wanted = ("model name", "flags", "Features")
+    found = [next((line for line in lines if line.startswith(name)), "") for name in wanted]
+    return "\n".join([torch.backends.cpu.get_cpu_capability(), *found])
+
+
+def _own_folder() -> Path:
+    """The cache folder, made where it is missing; nobody else may write code into it."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise DriverError(
+            f"compiled updates are kept in {folder}, which cannot be made ({error}); set METTA_CACHE_DIR "
+            "to a folder of yours"
+        ) from error
+    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if others_write or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+        raise DriverError(
+            f"compiled updates are kept in {folder}, but others can write code into it; make it yours "
+            "(chmod 700), or set METTA_CACHE_DIR to another folder"
+        )
+    return folder
+
+
+def _digest_file(package: Path) -> Path:
+    return package.with_suffix(".sha256")
+
+
+def _is_intact(package: Path) -> bool:
+    try:
+        return _digest_file(package).read_text().strip() == sha256_of(package)
+    except OSError:
+        return False
+
+
+def _compile(graph: TracedGraph, layouts: Sequence[tuple[Any, ...]], package: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="metta-compile-") as name:
+        made = Path(name) / "made.pt2"
+        content = pickle.dumps((graph.module, list(layouts), torch.get_num_threads()))
+        _run_worker(content, made)
+        atomic_write_text(_digest_file(package), sha256_of(made))
+        atomic_write(package, functools.partial(_copy, made))
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+
+
+def _run_worker(content: bytes, made: Path) -> None:
+    """The compiler in a process of its own, with everything it starts."""
+    # its own cache would outlive it, and its pool of helpers is not worth their start
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(made.parent), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    own["CXX"] = _find_compiler()[0]
+    worker = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "metta.rl.graph_worker", str(made)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **own},
+        start_new_session=True,
+    )
+    try:
+        _, said = worker.communicate(content, timeout=_LONGEST_COMPILE_SECONDS)
+    except BaseException:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.communicate()
+        raise
+    if worker.returncode:
+        lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+        why = next((line for line in reversed(lines) if "Error" in line), "".join(lines[-1:]))
+        raise DriverError(f"the compiler failed ({worker.returncode}): {why.strip()[:500]}")
+
+
+def _forget_oldest(folder: Path) -> None:
+    packages = sorted(folder.glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for package in packages[_KEPT_PACKAGES:]:
+        remove_file(package)
+        remove_file(_digest_file(package))

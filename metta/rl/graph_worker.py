@@ -1,0 +1,31 @@
+"""Compiles one graph, in a process of its own: ``python -m metta.rl.graph_worker PACKAGE < GRAPH``.
+
+The compiler takes memory and starts helpers; both go away with the process.
+"""
+
+import pickle
+import sys
+from typing import Any
+
+import torch
+import torch._higher_order_ops.triton_kernel_wrap  # unpickling graphs looks for it
+
+__all__ = ["main"]
+
+
+def main(package_path: str) -> None:
+    """Read a pickled graph and the layout of its inputs from the parent, and write a package."""
+    graph, layouts, threads = pickle.load(sys.stdin.buffer)
+    # the number of threads becomes part of the code
+    torch.set_num_threads(threads)
+    exported = torch.export.export(graph, tuple(_empty(layout) for layout in layouts))
+    torch._inductor.aoti_compile_and_package(exported, package_path=package_path)
+
+
+def _empty(layout: tuple[Any, ...]) -> torch.Tensor:
+    shape, stride, dtype, device = layout
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

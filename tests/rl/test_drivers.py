@@ -1,0 +1,320 @@
+"""Drivers do what the eager one does; here graphs are interpreted, `test_compiled_update` compiles them."""
+
+import dataclasses
+import io
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from metta.errors import ConfigError, DriverError, MettaWarning
+from metta.rl import compiled_driver, driver_choice, graph_worker
+from metta.rl.compiled_driver import CompiledDriver
+from metta.rl.drivers import EagerDriver, PlannedDriver, make_driver
+from metta.rl.graph_trace import TracedGraph, fast_tanh, trace
+from metta.rl.ppo import PPOOptimizer
+from metta.rl.ppo_trainer import PPOTrainer
+from metta.rl.python_state import python_state
+from metta.rl.update import UpdateRules
+from metta.rl.update_graph import gradients_only
+from tests.rl.update_cases import CASES, Case, OwnNetwork, smooth
+
+
+class Interpreted:
+    """A traced graph, run operation by operation."""
+
+    made = 0
+
+    def __init__(self, graph: TracedGraph) -> None:
+        Interpreted.made += 1
+        self._graph, self.held = graph.module, graph.held
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        with torch.no_grad():
+            return list(self._graph(*tensors, *self.held))
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> type[Interpreted]:
+    """Leave the compiler out: graphs run as they were traced."""
+    monkeypatch.setattr(
+        compiled_driver, "compile_graph", lambda graph, *_: Interpreted(graph), raising=True
+    )
+    Interpreted.made = 0
+    return Interpreted
+
+
+def largest_gap(left: PPOOptimizer, right: PPOOptimizer) -> float:
+    pairs = zip(left.policy.parameters(), right.policy.parameters(), strict=True)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "step") for name in CASES),
+        ("mlp", "epoch"),
+        ("kl_stop", "epoch"),
+        ("uneven", "epoch"),
+    ],
+)
+@pytest.mark.usefixtures("interpreted")
+def test_updates_agree_with_the_eager_ones_to_1e_5(name: str, kind: str) -> None:
+    case = CASES[name]
+    eager = case.learner(case.policy(), EagerDriver)
+    other = case.learner(case.policy(), lambda optimizer: make_driver(kind, optimizer))
+    for number, rollout in enumerate(case.rollouts(3)):
+        wanted = eager.update(rollout, case.losses, progress=number / 3)
+        found = other.update(rollout, case.losses, progress=number / 3)
+        assert found == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+    assert largest_gap(eager, other) < 1e-5
+    assert eager.policy.parameter_hash() != case.policy().parameter_hash()
+
+
+@pytest.mark.parametrize(("kind", "calls"), [("step", 16), ("epoch", 4)])
+def test_one_graph_serves_all_minibatches_of_a_shape(
+    kind: str, calls: int, interpreted: type[Interpreted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    run = interpreted.__call__
+    monkeypatch.setattr(interpreted, "__call__", lambda *a: counted.append(1) or run(*a))
+    case = CASES["mlp"]
+    learner = case.learner(case.policy(), lambda optimizer: make_driver(kind, optimizer))
+    for rollout in case.rollouts(3):
+        learner.update(rollout)
+    assert interpreted.made == 1
+    assert len(counted) == 3 * calls + 1  # and one comparison with the eager numbers
+
+
+def test_nothing_is_learned_when_a_driver_prepares(interpreted: type[Interpreted]) -> None:
+    case = CASES["mlp"]
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    before = learner.policy.parameter_hash()
+    learner.prepare(case.rollouts(1)[0])
+    assert interpreted.made == 1
+    assert learner.policy.parameter_hash() == before
+    assert float(learner.optimizer.step_count) == 0.0
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_wrong_graph_is_refused_when_it_is_first_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(graph: TracedGraph, *_: Any) -> Any:
+        made = Interpreted(graph)
+
+        class Off:
+            held = made.held
+
+            def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+                rows, *rest = made(tensors)
+                return [rows * 1.01, *rest]
+
+        return Off()
+
+    monkeypatch.setattr(compiled_driver, "compile_graph", off)
+    case = CASES["mlp"]
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    before = learner.policy.parameter_hash()
+    with pytest.raises(DriverError, match=r"form differs from Python's by .* use driver='eager'"):
+        learner.update(case.rollouts(1)[0])
+    assert learner.policy.parameter_hash() == before
+
+
+class Wrong(OwnNetwork):
+    """Does something that compiled code cannot do."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault, self.calls = fault, 0
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        if self.fault == "looks" and torch.is_grad_enabled() and float(obs.sum()) > 0:
+            obs = obs + 0.0
+        if self.fault == "drops":
+            obs = self.dropout(obs)
+        if self.fault == "counts":
+            self.calls += 1
+        if self.fault == "changes a buffer" and torch.is_grad_enabled():
+            self.scale.add_(1.0)
+        return super().forward(obs)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("looks", "cannot be recorded"),
+        ("drops", "draws random numbers"),
+        ("counts", "changes its plain Python values"),
+        ("changes a buffer", "changes a buffer or its input"),
+    ],
+)
+@pytest.mark.usefixtures("interpreted")
+def test_the_reason_is_named_when_a_network_cannot_be_compiled(fault: str, message: str) -> None:
+    case = Case(lambda: Wrong(fault))
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    learner.policy.train()
+    before = learner.policy.parameter_hash()
+    with pytest.raises(DriverError, match=message):
+        learner.update(case.rollouts(1)[0])
+    if fault != "changes a buffer":
+        assert learner.policy.parameter_hash() == before
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_changed_python_value_is_an_error_when_the_driver_was_asked_for() -> None:
+    case = CASES["own_network"]
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    first, second = case.rollouts(2)
+    learner.update(first, case.losses)
+    learner.policy.module.temperature = 2.0
+    with pytest.raises(DriverError, match=r"temperature.*2\.0.*register_buffer"):
+        learner.update(second, case.losses)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_buffers_are_read_anew_when_they_change_in_place() -> None:
+    case = CASES["own_network"]
+    eager = case.learner(case.policy(), EagerDriver)
+    other = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    for rollout in case.rollouts(3):
+        for learner in (eager, other):
+            learner.policy.module.scale.mul_(3.0)
+        wanted, found = eager.update(rollout), other.update(rollout)
+        assert found == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_other_rollouts_run_eagerly_when_the_driver_was_planned() -> None:
+    case = CASES["own_network"]
+    rollouts = case.rollouts(3)
+
+    def planned(optimizer: torch.optim.Optimizer) -> PlannedDriver:
+        return PlannedDriver(CompiledDriver("step", optimizer), EagerDriver(optimizer))
+
+    eager, other = case.learner(case.policy(), EagerDriver), case.learner(case.policy(), planned)
+    other.prepare(rollouts[0], case.losses)
+    made = Interpreted.made
+    for learner in (eager, other):
+        learner.policy.module.temperature = 0.5
+    with pytest.warns(MettaWarning, match="such updates run eagerly"):
+        found = other.update(rollouts[0], case.losses)
+    assert found == pytest.approx(eager.update(rollouts[0], case.losses), abs=1e-6)
+    half = {name: column[:8] for name, column in rollouts[1].items()}
+    assert other.update(half) == pytest.approx(eager.update(half), abs=1e-6)
+    assert Interpreted.made == made
+
+
+def test_the_error_names_what_exists_when_a_driver_is_unknown() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(ConfigError, match="did you mean 'epoch'"):
+        make_driver("epochs", optimizer)
+    with pytest.raises(ConfigError, match="knows metta's own Adam only, not SGD"):
+        make_driver("epoch", optimizer)
+
+
+def test_the_error_names_the_compiler_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_driver, "compiler_name", lambda: None)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(DriverError, match=r"no C\+\+ compiler here .* use driver='eager'"):
+        make_driver("step", optimizer)
+
+
+LONG = {"total_timesteps": 100_000_000, "num_envs": 2, "n_steps": 16, "hidden_size": 8}
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_auto_compiles_when_the_run_is_long_and_says_so_in_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("METTA_COMPILE", "1")
+    with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
+        assert (trainer.plan.driver, bool(trainer.plan.compiler)) == ("step", True)
+        trainer.learn(trainer.collect_rollouts())
+    with PPOTrainer(None, "CartPole-v1", **LONG | {"total_timesteps": 10_000}) as trainer:
+        assert (trainer.plan.driver, trainer.plan.compiler) == ("eager", "")
+    monkeypatch.setenv("METTA_COMPILE", "0")
+    with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
+        assert trainer.plan.driver == "eager"
+
+
+def test_auto_says_in_one_line_when_no_compiler_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("METTA_COMPILE", "1")
+    monkeypatch.setattr(driver_choice, "compiler_name", lambda: None)
+    with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
+        assert trainer.plan.driver == "eager"
+    said = [line for line in capsys.readouterr().err.splitlines() if "compiler" in line]
+    assert len(said) == 1
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_auto_runs_eagerly_and_says_why_when_a_network_cannot_be_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("METTA_COMPILE", "1")
+    with PPOTrainer(Wrong("looks"), "CartPole-v1", **LONG) as trainer:
+        assert trainer.plan.driver == "eager"
+        trainer.learn(trainer.collect_rollouts())
+    assert "updates run eagerly: " in capsys.readouterr().err
+
+
+def test_python_state_sees_what_a_loss_closes_over() -> None:
+    weight = 1.0
+
+    def loss(new_values: Tensor) -> Tensor:
+        return new_values.mean() * weight
+
+    case = CASES["mlp"]
+    rules = UpdateRules(case.policy(), case.ppo, ())
+    custom = dataclasses.replace(CASES["own_network"].losses[0], fn=loss)
+    before = python_state(rules._replace(custom=(custom,)))
+    assert before == python_state(rules._replace(custom=(custom,)))
+    weight = 2.0
+    assert before != python_state(rules._replace(custom=(custom,)))
+
+
+def test_the_fast_tanh_is_right_to_a_few_units_in_the_last_place() -> None:
+    numbers = torch.cat([torch.linspace(-12, 12, 200_001), torch.logspace(-30, 1, 10_001)])
+    wanted = numbers.double().tanh()
+    gap = (fast_tanh(numbers).double() - wanted).abs()
+    assert float((gap / wanted.abs().clamp(min=1e-30)).max()) < 5e-7
+    assert fast_tanh(torch.tensor([float("nan")])).isnan().all()
+    assert fast_tanh(torch.tensor([float("inf"), -float("inf")])).tolist() == pytest.approx([1, -1])
+
+
+def test_a_function_that_looks_at_numbers_cannot_be_traced() -> None:
+    with pytest.raises(DriverError, match="cannot be recorded"):
+        trace(lambda x: x + 1 if float(x) > 0 else x, [torch.ones(())])
+    assert smooth(torch.ones(2), torch.ones(2))[0] == 0.0
+
+
+def test_the_networks_own_parameters_are_back_when_a_traced_function_fails() -> None:
+    case = CASES["mlp"]
+    learner = case.learner(case.policy(), EagerDriver)
+    before = [id(parameter) for parameter in learner.policy.parameters()]
+    rules = UpdateRules(learner.policy, case.ppo, ())
+    function = gradients_only(rules, learner.optimizer.parameters, ["values"])
+    values = [parameter.detach() for parameter in learner.policy.parameters()]
+    with pytest.raises(KeyError):
+        function.call(torch.arange(2), *torch.zeros(4).unbind(), torch.zeros(4, 4), *values)
+    assert [id(parameter) for parameter in learner.policy.parameters()] == before
+
+
+def test_the_worker_compiles_what_its_parent_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = trace(lambda x, y: (x * y,), [torch.ones(3), torch.ones(2, 3).t()[:, 0]])
+    layouts = [((3,), (1,), torch.float32, "cpu"), ((3,), (1,), torch.float32, "cpu")]
+    sent = io.BytesIO(pickle.dumps((graph.module, layouts, torch.get_num_threads())))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(sent))
+    made: list[Any] = []
+    monkeypatch.setattr(
+        torch._inductor, "aoti_compile_and_package", lambda *a, **o: made.append((a[0], o))
+    )
+    graph_worker.main("where.pt2")
+    exported, options = made[0]
+    assert options == {"package_path": "where.pt2"}
+    found = exported.module()(torch.full((3,), 2.0), torch.full((3,), 5.0))
+    assert found[0].tolist() == [10.0, 10.0, 10.0]
