@@ -89,6 +89,7 @@ class CActor(ReplayedActor):
 
     def _trace(self, policy: Policy) -> None:
         super()._trace(policy)
+        self._chains: list[Chain] = []
         self._value_program: NumpyProgram | None = None
         try:
             with np.errstate(all="ignore"):
@@ -100,18 +101,19 @@ class CActor(ReplayedActor):
         if chain.num_outputs == 1 and chain.tail is None:
             self._value_program = program
 
-    def _copy(self, policy: Policy) -> None:
-        super()._copy(policy)
-        chain = chain_of(self.program, policy.obs_spec.leaves[0])
+    def _copy(self, policy: Policy, *, is_same: bool) -> None:
+        super()._copy(policy, is_same=is_same)
+        if not (is_same and self._chains and all(chain.is_live for chain in self._chains)):
+            programs = [self.program, self._value_program]
+            leaf = policy.obs_spec.leaves[0]
+            self._chains = [chain_of(p, leaf) for p in programs if p is not None]
+        chain, *value_chains = self._chains
         self._key, self._num_outputs = policy.obs_spec.leaves[0].key, chain.num_outputs
         self._network = self._network_of(chain)
         tails = [tail for tail in (chain.tail, self.log_std) if tail is not None]
         self._tail = np.concatenate(tails).astype(np.float32) if tails else None
         self._is_discrete = type(policy.action_spec) is DiscreteSpec and self._tail is None
-        self._critic: CNetwork | None = None
-        if self._value_program is not None:
-            value_chain = chain_of(self._value_program, policy.obs_spec.leaves[0])
-            self._critic = self._network_of(value_chain)
+        self._critic = self._network_of(value_chains[0]) if value_chains else None
 
     def _network_of(self, chain: Chain) -> CNetwork:
         (leaf,) = self.policy.obs_spec.leaves

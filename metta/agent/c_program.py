@@ -4,7 +4,7 @@ The chain is read off a `NumpyProgram`: observations, perhaps as one-hot codes, 
 activations one after the other. Anything else raises `ActorError`: the caller then acts in another way.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,18 @@ class Chain:
     """Whether the first layer sees discrete observations as one-hot codes."""
     tail: np.ndarray | None
     """``[K]`` constants behind the outputs of the last layer: log-deviations."""
+    layers: list[nn.Linear] = field(default_factory=list)
+    """The linear layers, whose memory the steps share."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the steps still hold the layers' own weights, and nothing that must be copied anew."""
+        held = [(weight, bias) for _, _, weight, bias in self.steps if weight is not None]
+        return self.tail is None and all(
+            layer.weight.data_ptr() == weight.ctypes.data
+            and (bias is None or layer.bias.data_ptr() == bias.ctypes.data)
+            for layer, (weight, bias) in zip(self.layers, held, strict=True)
+        )
 
     @property
     def num_outputs(self) -> int:
@@ -123,6 +135,7 @@ def chain_of(program: NumpyProgram, leaf: ObsLeaf) -> Chain:
     refuse_hooks(program.module)
     node, tail = _without_tail(program)
     steps: list[Step] = []
+    layers: list[nn.Linear] = []
     one_hot = False
     while node.op != "placeholder":
         kind = _kind_of(program, node)
@@ -132,18 +145,20 @@ def chain_of(program: NumpyProgram, leaf: ObsLeaf) -> Chain:
         if kind is torch.eq:
             one_hot, source = True, _coded(program, node, leaf)
         elif kind is nn.Linear:
-            steps.append(_linear(program, node, source))
+            layers.append(_linear(program, node, source))
+            steps.append(_step_of(layers[-1]))
         elif kind in _ACTIVATIONS:
             steps.append((_ACTIVATIONS[kind], _alpha(program, node), None, None))
         else:
             _require_unchanged(program, node, source, kind)
         node = source
     steps.reverse()
+    layers.reverse()
     if not any(step[0] == _LINEAR for step in steps) or (one_hot and steps[0][0] != _LINEAR):
         raise ActorError("the action parameters do not come from linear layers")
     if leaf.kind == "discrete" and not one_hot and any(leaf.starts):
         raise ActorError("discrete observations that begin elsewhere than at 0 need one-hot codes")
-    return Chain(steps, one_hot, tail)
+    return Chain(steps, one_hot, tail, layers)
 
 
 def _kind_of(program: NumpyProgram, node: fx.Node) -> Any:
@@ -169,11 +184,15 @@ def _without_tail(program: NumpyProgram) -> tuple[fx.Node, np.ndarray | None]:
     raise ActorError("operation cat joins what is no chain of layers")
 
 
-def _linear(program: NumpyProgram, node: fx.Node, source: fx.Node) -> Step:
+def _linear(program: NumpyProgram, node: fx.Node, source: fx.Node) -> nn.Linear:
     layer = program.module.get_submodule(str(node.target))
     assert isinstance(layer, nn.Linear)
     if np.ndim(program.values[source]) != 2:
         raise ActorError(f"layer {node.target} is called on more than one vector per row")
+    return layer
+
+
+def _step_of(layer: nn.Linear) -> Step:
     weight = layer.weight.detach().contiguous().numpy()
     return _LINEAR, 0.0, weight, None if layer.bias is None else layer.bias.detach().numpy()
 

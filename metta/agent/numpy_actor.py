@@ -41,8 +41,8 @@ class NumpyActor(ReplayedActor):
         action = spec.sample(torch.from_numpy(params), torch.from_numpy(noise), legal)
         return {"action": action}, state
 
-    def _copy(self, policy: Policy) -> None:
-        super()._copy(policy)
+    def _copy(self, policy: Policy, *, is_same: bool) -> None:
+        super()._copy(policy, is_same=is_same)
         with np.errstate(all="ignore"):
             self.program.refresh()
 

@@ -1,6 +1,7 @@
 """What actors without torch have in common: a traced action branch, held to `Policy.forward`."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from metta.agent.actor_check import difference, random_obs
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.numpy_program import NumpyProgram
 from metta.agent.output import PolicyOutput
+from metta.agent.plain_values import plain_values
 from metta.agent.policy import Policy
 from metta.errors import ActorError
 
@@ -35,20 +37,27 @@ class ReplayedActor:
             policy.obs_spec, np.random.Generator(np.random.PCG64(0)), num_rows
         )
         self.moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._plain: tuple[Any, ...] = ()
         self._trace(policy)
         self.refresh(policy)
 
     def refresh(self, policy: Policy) -> None:
-        """Copy weights and normaliser moments, and hold them once more to `Policy.forward`."""
+        """Copy weights and normaliser moments.
+
+        Where anything but tensors has changed in the network, it is held to `Policy.forward` once more.
+        """
         require_simple(policy, self.kind)
         if policy.module is not self.program.module:
             self._trace(policy)
-        self._copy(policy)
-        if self._difference() <= STALE_DIFFERENCE:
+        with evaluating(policy):
+            plain = tuple(plain_values(policy.module))
+        is_same, self._plain = plain == self._plain, plain
+        self._copy(policy, is_same=is_same)
+        if is_same or self._difference() <= STALE_DIFFERENCE:
             return
         # a Python attribute that was a constant of the trace has changed
         self._trace(policy)
-        self._copy(policy)
+        self._copy(policy, is_same=False)
         if not self._difference() <= WRONG_DIFFERENCE:
             raise ActorError("the actor does not agree with the policy; use actor='eager'")
 
@@ -61,7 +70,8 @@ class ReplayedActor:
         with np.errstate(all="ignore"):
             self.program = NumpyProgram(policy.module, self._inputs(self._example))
 
-    def _copy(self, policy: Policy) -> None:
+    def _copy(self, policy: Policy, *, is_same: bool) -> None:  # noqa: ARG002 (subclasses use it)
+        """Take weights over; `is_same`: of a network in which nothing but tensors has changed."""
         self.policy = policy
         log_std = policy.log_std
         self.log_std = None if log_std is None else log_std.detach().numpy().copy()

@@ -145,6 +145,11 @@ class PPOTrainer:
             return Rollout(self._empty_columns())
         if steps != self.collector.experience.horizon:
             self.collector.experience = self._new_buffer(steps)
+        columns = self._collect()
+        return Rollout({k: v.clone() for k, v in columns.items()}, self.manifest())
+
+    def _collect(self) -> dict[str, Tensor]:
+        """One rollout, in the buffer's own memory."""
         with self.plan.applied():
             stats, num_steps = self.collector.collect()
             self._steps_collected += num_steps
@@ -152,7 +157,7 @@ class PPOTrainer:
             self.state.stats.add_returns(stats["episode_return"])
             columns = self.collector.experience.columns
             columns |= self.ppo.compute_advantages(columns)
-            return Rollout({k: v.clone() for k, v in columns.items()}, self.manifest())
+            return columns
 
     def learn(
         self, rollout_data: Mapping[str, Tensor] | str | os.PathLike[str]
@@ -288,7 +293,7 @@ class PPOTrainer:
         state.measure_progress(total)
         self._steps_collected, self._rollout_stats = 0, {}
         hooks.fire("on_rollout_start")
-        data = self.collect_rollouts(self.config.trainer.rollout.horizon)
+        data = self._next_rollout()
         buffer = self.collector.experience
         # a subclass that collects in its own way counts what it hands to learn()
         state.agent_step += self._steps_collected or _num_samples(data)
@@ -296,6 +301,14 @@ class PPOTrainer:
         losses = self.learn(data)
         hooks.fire("on_update_end", losses_stats=losses, experience=buffer)
         return {"episode_return": state.stats.mean_return, **losses}
+
+    def _next_rollout(self) -> Mapping[str, Tensor]:
+        """What the loop learns from; nobody keeps it, so it need not be copied."""
+        horizon = self.config.trainer.rollout.horizon
+        is_own = getattr(self.collect_rollouts, "__func__", None) is not PPOTrainer.collect_rollouts
+        if is_own or horizon != self.collector.experience.horizon:
+            return self.collect_rollouts(horizon)
+        return self._collect()
 
     def _warn_when_silent(self) -> None:
         if self.collector.meter.num_episodes == 0 and self.state.agent_step >= _SILENT_STEPS:

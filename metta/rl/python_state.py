@@ -6,14 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from metta.agent.plain_values import PLAIN, plain_values
 from metta.rl.update import UpdateRules
 
 __all__ = ["python_state"]
-
-_CONSTANT = ("torch.nn.modules.activation", "torch.nn.modules.linear", "torch.nn.modules.container",
-             "torch.nn.modules.conv", "torch.nn.modules.flatten", "metta.agent.")  # fmt: skip
-"""Where layers come from whose plain attributes nobody changes."""
-_PLAIN = (bool, int, float, str, type(None))
 
 
 def python_state(rules: UpdateRules) -> tuple[Any, ...]:
@@ -21,30 +17,16 @@ def python_state(rules: UpdateRules) -> tuple[Any, ...]:
 
     Equal before and after means that a graph that was traced before still says what Python would do.
     """
-    parts = [*_of_module(rules.policy)]
+    parts = [*plain_values(rules.policy)]
     for loss in rules.custom:
         parts.append(("loss", loss.label, id(loss.fn)))
         parts += _of_callable(loss.fn)
     return tuple(parts)
 
 
-def _of_module(root: nn.Module) -> Iterator[tuple[Any, ...]]:
-    for number, module in enumerate(root.modules()):
-        yield number, id(module), module.training
-        for name, buffer in module._buffers.items():
-            yield number, name, id(buffer)
-        if type(module).__module__.startswith(_CONSTANT):
-            continue
-        for name, value in vars(module).items():
-            if isinstance(value, _PLAIN):
-                yield number, name, value
-            elif isinstance(value, list | tuple) and all(isinstance(v, _PLAIN) for v in value):
-                yield number, name, *value
-
-
 def _of_callable(function: Any) -> Iterator[tuple[Any, ...]]:
     if isinstance(function, nn.Module):
-        yield from _of_module(function)
+        yield from plain_values(function)
     elif isinstance(function, MethodType):
         yield from _of_callable(function.__func__)
         yield from _plain_items("self", vars(function.__self__))
@@ -60,10 +42,10 @@ def _of_callable(function: Any) -> Iterator[tuple[Any, ...]]:
 
 def _plain_items(where: str, values: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     for name, value in values.items():
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
             yield where, name, value
         elif isinstance(value, nn.Module):
-            yield from _of_module(value)
+            yield from plain_values(value)
 
 
 def _content(cell: Any) -> Any:

@@ -263,5 +263,7 @@ def test_refresh_is_refused_when_values_are_wrong(monkeypatch):
     policy = make_policy(VECTOR, DISCRETE)
     actor = CActor(policy)
     monkeypatch.setattr(CActor, "values_of", lambda self, obs: np.full(16, 7.0, np.float32))
+    actor.refresh(policy)  # nothing but tensors could have changed
+    policy.module.register_buffer("added", torch.zeros(1), persistent=False)
     with pytest.raises(ActorError, match="does not agree"):
         actor.refresh(policy)
