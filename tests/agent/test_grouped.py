@@ -102,6 +102,7 @@ def test_training_is_that_of_the_plain_policy_when_one_group_has_all_agents(core
             horizon=16,
             minibatch_size=64,
             core=core,
+            actor="eager",  # C acts for plain chains of layers only, and rounds otherwise
             hidden_size=8,
         ) as trainer:
             history = trainer.train(total_timesteps=256)
