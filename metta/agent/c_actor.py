@@ -61,15 +61,33 @@ class CActor(ReplayedActor):
         if self._is_discrete:
             actions = np.empty(len(noise), np.int64)
             logits = np.empty((len(noise), self._num_outputs), np.float32)
-            leaf, drawn = np.ascontiguousarray(obs[self._key]), np.ascontiguousarray(noise)
-            legal = None if mask is None else np.ascontiguousarray(mask)
-            self._network.sample(leaf, actions, logits, drawn, legal)
+            self.act_into(np.ascontiguousarray(obs[self._key]), mask, noise, actions, logits)
             action, params = torch.from_numpy(actions), torch.from_numpy(logits)
             return {"action": action, "dist_params": params}, state
         params = torch.from_numpy(self._params(obs))
         allowed = None if mask is None else torch.from_numpy(mask)
         action = self.policy.action_spec.sample(params, torch.from_numpy(noise), allowed)
         return {"action": action, "dist_params": params}, state
+
+    @property
+    def writes(self) -> bool:
+        """Whether actions are discrete, so that `act_into` can be called."""
+        return self._is_discrete
+
+    def act_into(
+        self,
+        leaf: np.ndarray,
+        mask: np.ndarray | None,
+        noise: np.ndarray,
+        actions: np.ndarray,
+        params: np.ndarray,
+    ) -> None:
+        """`act` without new memory: writes actions ``[n]`` int64 and parameters ``[n, P]`` float32.
+
+        Every array must be contiguous but the mask and the noise.
+        """
+        legal = None if mask is None else np.ascontiguousarray(mask)
+        self._network.sample(leaf, actions, params, np.ascontiguousarray(noise), legal)
 
     @property
     def has_values(self) -> bool:

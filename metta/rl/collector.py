@@ -262,8 +262,15 @@ class RolloutCollector:
     def _act(
         self, buffer: RolloutBuffer, step: int, group: int, rows: slice, noise: np.ndarray
     ) -> None:
+        actor, masks = self.actor, buffer.mask_array
+        if isinstance(actor, CActor) and actor.writes:
+            (leaf,) = self._slots[group][step].values()
+            mask = None if masks is None else masks[step, rows]
+            actions, params = buffer.action_slots(step, rows)
+            actor.act_into(leaf, mask, noise[step, rows], actions, params)
+            self.vec_env.send(group, self.policy.action_spec.to_env(actions))
+            return
         buffer.store_state(step, rows, self._states[group])
-        masks = buffer.mask_array
         produced, self._states[group] = self.actor.act(
             self._slots[group][step],
             self._states[group],

@@ -118,6 +118,7 @@ class RolloutBuffer:
         self._terminated_array = self.terminated.numpy()
         self._truncated_array = self.truncated.numpy()
         self._action_array = self.actions.numpy()
+        self._param_array = self.dist_params.numpy() if self.device.type == "cpu" else np.empty(0)
         self.start_array = self.starts.numpy()
         self.mask_array = None if self.masks is None else self.masks.numpy()
 
@@ -139,7 +140,7 @@ class RolloutBuffer:
             terminated=self._terminated_array,
             truncated=self._truncated_array,
             starts=self.start_array,
-            params=self.dist_params.numpy(),
+            params=self._param_array,
         )
 
     def begin(self) -> None:
@@ -149,6 +150,10 @@ class RolloutBuffer:
         self._finals.clear()
         self.lost.clear()
         self.columns = {}
+
+    def action_slots(self, step: int, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Where an actor on the CPU writes the actions and distribution parameters of some rows."""
+        return self._action_array[step, rows], self._param_array[step, rows]
 
     def store_action(self, step: int, rows: slice, produced: Mapping[str, Tensor]) -> np.ndarray:
         """Write what the actor produced; returns the stored actions ``[n, ...]`` of these rows."""
