@@ -37,8 +37,9 @@ class CompiledGraph:
     """A graph as machine code: takes the tensors that it was traced with, and what the graph holds."""
 
     def __init__(self, package: Path, held: Sequence[Tensor]) -> None:
-        self._model = torch._inductor.aoti_load_package(str(package), run_single_threaded=True)
-        self._run = self._model.loader.boxed_run
+        # the loader itself: torch's function around it loads its compiler, which is not needed here
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", True, 1, -1)
+        self._run = self._loader.boxed_run
         self.held = list(held)
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -1,11 +1,14 @@
 """Tracing: a Python function of tensors as a graph of tensor operations, or a reason why not."""
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from metta.errors import DriverError
 
@@ -37,34 +40,96 @@ def trace(function: Callable[..., Any], examples: Sequence[Tensor]) -> TracedGra
     A function that looks at the values of tensors (``if x > 0``, ``.item()``) or draws random numbers
     cannot be recorded: `DriverError`.
     """
-    # loads a good part of torch, which only compiled updates need
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    replaced = {torch.ops.aten.tanh.default: fast_tanh}
+    copies = [tensor.detach().clone() for tensor in examples]
+    recorder = _Recorder(copies)
     try:
-        # as the reading of parameters, so that their own autograd history stays out
-        copies = [tensor.detach().clone() for tensor in examples]
-        graph = make_fx(function, decomposition_table=replaced)(*copies)
+        with recorder:
+            outputs = function(*copies)
+    except DriverError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise DriverError(
             f"its operations cannot be recorded: {type(error).__name__}: {reason[0] if reason else ''}"
         ) from error
-    _refuse_randomness(graph)
-    return _lift(graph)
+    return recorder.finish(outputs)
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down every operation below autograd, so that backward passes are in it too.
+
+    Lighter than `make_fx`, which loads a third of torch once more.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # reason: torch leaves it untyped
+        self.graph = fx.Graph()
+        self.held: list[Tensor] = []
+        self._nodes: dict[int, fx.Node] = {}
+        self._alive: list[Tensor] = []  # an id means something only as long as its tensor lives
+        for number, tensor in enumerate(inputs):
+            self._last_input = self.graph.placeholder(f"input_{number}")
+            self._know(tensor, self._last_input)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise DriverError("it looks at the value of a tensor (if, bool(), float() or .item())")
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise DriverError(f"it draws random numbers ({func}), as dropout does")
+        if func is torch.ops.aten.tanh.default and _has_fast_tanh(args[0]):
+            with self:
+                return fast_tanh(args[0])
+        options = kwargs or {}
+        result = func(*args, **options)
+        written = self.graph.call_function(func, *tree_map(self._node_of, (args, options)))
+        if isinstance(result, tuple | list):
+            for number, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self._know(part, self.graph.call_function(operator.getitem, (written, number)))
+        elif isinstance(result, Tensor):
+            self._know(result, written)
+        return result
+
+    def finish(self, outputs: Sequence[Tensor]) -> TracedGraph:
+        """The graph as a module, with `held` behind the inputs."""
+        self.graph.output(tuple(self._node_of(tensor) for tensor in outputs))
+        for node in self.graph.nodes:
+            if node.target is torch.ops.aten.view.default:
+                # the compiler may lay an operation's result out otherwise than eager torch does
+                node.target = torch.ops.aten.reshape.default
+        self.graph.eliminate_dead_code()
+        return TracedGraph(fx.GraphModule(torch.nn.Module(), self.graph), self.held)
+
+    def _node_of(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in self._nodes:
+            with self.graph.inserting_after(self._last_input):
+                self._last_input = self.graph.placeholder(f"held_{len(self.held)}")
+            self._know(value, self._last_input)
+            self.held.append(value.detach())
+        return self._nodes[id(value)]
+
+    def _know(self, tensor: Tensor, node: fx.Node) -> None:
+        self._nodes[id(tensor)] = node
+        self._alive.append(tensor)
 
 
 def fast_tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent as a quotient of polynomials, to 2 units in the last place.
 
-    Compiled, it takes a tenth of the time of an exponential. Other types and devices have their own.
+    Compiled, it takes a tenth of the time of an exponential.
     """
-    if x.dtype != torch.float32 or x.device.type != "cpu":
-        unchanged: Tensor = NotImplemented  # torch's word for "not replaced"
-        return unchanged
     x = x.clamp(-_FAST_TANH_RANGE, _FAST_TANH_RANGE)
     square = x * x
     return x * _polynomial(square, _FAST_TANH_ABOVE) / _polynomial(square, _FAST_TANH_BELOW)
+
+
+def _has_fast_tanh(x: Tensor) -> bool:
+    """Other types and devices have their own."""
+    return x.dtype == torch.float32 and x.device.type == "cpu"
 
 
 def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
@@ -74,32 +139,3 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
         result = coefficient + x * result
     assert isinstance(result, Tensor)
     return result
-
-
-def _refuse_randomness(graph: fx.GraphModule) -> None:
-    for node in graph.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise DriverError(f"it draws random numbers ({node.target}), as dropout does")
-
-
-def _lift(graph: fx.GraphModule) -> TracedGraph:
-    """Make inputs of the tensors that the graph holds."""
-    places: dict[str, fx.Node] = {}
-    held: list[Tensor] = []
-    last = next(n for n in reversed(graph.graph.nodes) if n.op == "placeholder")
-    for node in list(graph.graph.nodes):
-        if node.op != "get_attr":
-            continue
-        name = str(node.target)
-        if name not in places:
-            with graph.graph.inserting_after(last):
-                last = places[name] = graph.graph.placeholder(f"held_{len(held)}")
-            held.append(getattr(graph, name).detach())
-        node.replace_all_uses_with(places[name])
-        graph.graph.erase_node(node)
-    for node in graph.graph.nodes:
-        if node.target is torch.ops.aten.view.default:
-            # the compiler may lay an operation's result out otherwise than eager torch does
-            node.target = torch.ops.aten.reshape.default
-    graph.graph.eliminate_dead_code()
-    return TracedGraph(fx.GraphModule(torch.nn.Module(), graph.graph), held)

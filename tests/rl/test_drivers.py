@@ -145,7 +145,7 @@ class Wrong(OwnNetwork):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("looks", "cannot be recorded"),
+        ("looks", "looks at the value of a tensor"),
         ("drops", "draws random numbers"),
         ("counts", "changes its plain Python values"),
         ("changes a buffer", "changes a buffer or its input"),
@@ -287,8 +287,10 @@ def test_the_fast_tanh_is_right_to_a_few_units_in_the_last_place() -> None:
 
 
 def test_a_function_that_looks_at_numbers_cannot_be_traced() -> None:
-    with pytest.raises(DriverError, match="cannot be recorded"):
+    with pytest.raises(DriverError, match="looks at the value"):
         trace(lambda x: x + 1 if float(x) > 0 else x, [torch.ones(())])
+    with pytest.raises(DriverError, match="cannot be recorded: KeyError: 'a'"):
+        trace(lambda x: {"b": x}["a"], [torch.ones(())])
     assert smooth(torch.ones(2), torch.ones(2))[0] == 0.0
 
 
