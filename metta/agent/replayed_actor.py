@@ -49,8 +49,7 @@ class ReplayedActor:
         require_simple(policy, self.kind)
         if policy.module is not self.program.module:
             self._trace(policy)
-        with evaluating(policy):
-            plain = tuple(plain_values(policy.module))
+        plain = tuple(plain_values(policy.module))
         is_same, self._plain = plain == self._plain, plain
         self._copy(policy, is_same=is_same)
         if is_same or self._difference() <= STALE_DIFFERENCE:

@@ -163,13 +163,19 @@ class CompiledDriver:
     ) -> UpdateLog:
         """One call of compiled code per minibatch or pass."""
         self._check_python_state(rules)
+        return self.run_checked(rules, columns, passes, coefs)
+
+    def run_checked(
+        self,
+        rules: UpdateRules,
+        columns: Columns,
+        passes: Iterable[Sequence[Tensor]],
+        coefs: UpdateCoefs,
+    ) -> UpdateLog:
+        """`run`, after `is_ready_for` has said that it may."""
         log = UpdateLog()
-        given = {name: column.contiguous() for name, column in columns.items()}
-        shared = [*coef_tensors(coefs), *given.values()]
+        given, shared, stopped = self._begin(columns, coefs)
         layout = _layout(given)
-        device = coefs.clip.device
-        stopped = torch.zeros((), dtype=torch.bool, device=device)
-        self._program.begin(device)
         for index in (index for minibatches in passes for index in self._calls(minibatches)):
             inputs = self._program.inputs(index, stopped, shared)
             key = (layout, index.shape, torch.get_num_threads())
@@ -192,11 +198,7 @@ class CompiledDriver:
     ) -> None:
         """Compile for rollouts laid out like this one."""
         self._check_python_state(rules)
-        given = {name: column.contiguous() for name, column in columns.items()}
-        shared = [*coef_tensors(coefs), *given.values()]
-        device = coefs.clip.device
-        stopped = torch.zeros((), dtype=torch.bool, device=device)
-        self._program.begin(device)
+        given, shared, stopped = self._begin(columns, coefs)
         for index in self._calls(minibatches):
             key = (_layout(given), index.shape, torch.get_num_threads())
             if key not in self._graphs:
@@ -212,6 +214,16 @@ class CompiledDriver:
         shapes = [index.shape for index in self._calls(minibatches)]
         known = all((layout, shape) in self._prepared for shape in shapes)
         return known and python_state(rules) == self._python_state
+
+    def _begin(
+        self, columns: Columns, coefs: UpdateCoefs
+    ) -> tuple[dict[str, Tensor], list[Tensor], Tensor]:
+        """Columns as compiled code takes them, all inputs that stay the same, and nothing stopped yet."""
+        given = {name: column.contiguous() for name, column in columns.items()}
+        device = coefs.clip.device
+        self._program.begin(device)
+        stopped = torch.zeros((), dtype=torch.bool, device=device)
+        return given, [*coef_tensors(coefs), *given.values()], stopped
 
     def _calls(self, minibatches: Sequence[Tensor]) -> list[Tensor]:
         """Indices ``[M, B]`` of the minibatches that go into one call."""

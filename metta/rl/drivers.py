@@ -125,8 +125,8 @@ class PlannedDriver:
                 MettaWarning,
                 stacklevel=2,
             )
-        driver: Driver = self._compiled if ready else self._eager
-        return driver.run(rules, columns, chain([first], others), coefs)
+        run = self._compiled.run_checked if ready else self._eager.run
+        return run(rules, columns, chain([first], others), coefs)
 
     def prepare(
         self,

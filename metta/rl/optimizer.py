@@ -157,6 +157,8 @@ class FlatAdam(torch.optim.Optimizer):
                 "exp_avg_sq": second,
             }
 
+        self._addresses = [parameter.data_ptr() for parameter in self._params]
+
     def _views(self, flat: Tensor) -> list[Tensor]:
         pieces = flat.split([p.numel() for p in self._params])
         return [piece.view(p.shape) for piece, p in zip(pieces, self._params, strict=True)]
@@ -178,15 +180,15 @@ class FlatAdam(torch.optim.Optimizer):
 
     def check_views(self) -> None:
         """Raise where a parameter was moved away from the flat vector (`.to`, `.data = ...`)."""
-        for index, (parameter, view) in enumerate(
-            zip(self._params, self._views(self.flat), strict=True)
+        for index, (parameter, address) in enumerate(
+            zip(self._params, self._addresses, strict=True)
         ):
             if not parameter.requires_grad:
                 raise StateError(
                     f"parameter {index} of the policy was frozen after its optimizer was built, whose "
                     "momentum would still move it; freeze first, then build the optimizer"
                 )
-            if parameter.data_ptr() != view.data_ptr():
+            if parameter.data_ptr() != address:
                 raise StateError(
                     f"parameter {index} of the policy was replaced after its optimizer was built; "
                     "move the policy to its device and dtype first, then build the optimizer"
