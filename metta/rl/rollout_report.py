@@ -81,7 +81,7 @@ def describe_rollout(data: Mapping[str, Tensor]) -> RolloutReport:
     }
     valid = data["valid"].numpy(force=True) if "valid" in data else np.ones(rewards.shape, bool)
     ended = (flags["terminated"] | flags["truncated"]) & valid
-    episodes = cut_episodes(rewards, valid, ended).ended if rewards.size else []
+    episodes = cut_episodes(rewards, valid, ended) if rewards.size else None
     columns = {name: _column(column) for name, column in data.items()}
     return RolloutReport(
         num_steps=rewards.shape[0],
@@ -89,8 +89,8 @@ def describe_rollout(data: Mapping[str, Tensor]) -> RolloutReport:
         num_valid=int(valid.sum()),
         num_terminated=int((flags["terminated"] & valid).sum()),
         num_truncated=int((flags["truncated"] & valid).sum()),
-        episode_returns=tuple(total for _, _, total, _ in episodes),
-        episode_lengths=tuple(length for *_, length in episodes),
+        episode_returns=() if episodes is None else tuple(episodes.returns.tolist()),
+        episode_lengths=() if episodes is None else tuple(episodes.lengths.tolist()),
         columns=columns,
         warnings=tuple(_warnings(columns)),
     )

@@ -91,4 +91,29 @@ def test_long_sums_stay_exact_when_rewards_are_float32() -> None:
     ended = np.zeros((4096, 1), bool)
     ended[-1] = True
     parts = cut_episodes(rewards, np.ones_like(ended), ended)
-    assert parts.ended[0][2] == pytest.approx(4096 * float(np.float32(0.1)), rel=1e-12)
+    assert parts.returns[0] == pytest.approx(4096 * float(np.float32(0.1)), rel=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
+def test_episodes_are_those_of_a_plain_loop_when_many_end(share: float) -> None:
+    generator = np.random.Generator(np.random.PCG64(4))
+    shape = (40, 7)
+    rewards, valid = generator.standard_normal(shape), generator.random(shape) < 0.9
+    ended = (generator.random(shape) < share) & valid
+    wanted = []
+    total, length, count = np.zeros(7), np.zeros(7, int), np.zeros(7, int)
+    for step in range(40):
+        for row in range(7):
+            total[row] += rewards[step, row] * valid[step, row]
+            length[row] += valid[step, row]
+            if ended[step, row]:
+                wanted.append((step, row, total[row], length[row], count[row] == 0))
+                total[row], length[row], count[row] = 0.0, 0, count[row] + 1
+    parts = cut_episodes(rewards, valid, ended)
+    found = list(
+        zip(parts.steps, parts.rows, parts.returns, parts.lengths, parts.is_first, strict=True)
+    )
+    assert [(s, r, n, f) for s, r, _, n, f in found] == [(s, r, n, f) for s, r, _, n, f in wanted]
+    assert [row[2] for row in found] == pytest.approx([row[2] for row in wanted], abs=1e-9)
+    assert parts.tail_returns == pytest.approx(total, abs=1e-9)
+    assert parts.tail_lengths.tolist() == length.tolist()
