@@ -1,6 +1,7 @@
 # Needs Python 3.11+, pip, gcc and make; everything else is installed into .venv.
 PYTHON ?= python3.11
 VENV := .venv
+WORKERS ?= 4
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/agent/*.[ch]) $(wildcard metta/envs/*.h metta/envs/*/*.[ch])
 
@@ -39,10 +40,10 @@ check:
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 coverage: setup
-	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile --cov --cov-report=term:skip-covered
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
 format: setup
 	$(BIN)/ruff format .

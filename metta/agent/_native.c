@@ -434,7 +434,7 @@ static PyObject *forward(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     const int64_t num_rows = obs.shape[0], count = network->num_outputs;
-    Py_BEGIN_ALLOW_THREADS
+    /* under the lock of Python: the scratch memory belongs to the network */
     for (int64_t first = 0; first < num_rows; first += BLOCK_ROWS) {
         const int64_t rows = num_rows - first < BLOCK_ROWS ? num_rows - first : BLOCK_ROWS;
         const float *found = block_params(network, kind_of(&obs), obs.buf, first, rows);
@@ -442,7 +442,6 @@ static PyObject *forward(PyObject *Py_UNUSED(module), PyObject *args)
             memcpy((float *)params.buf + (first + row) * count, found + row * padded(count),
                    (size_t)count * sizeof(float));
     }
-    Py_END_ALLOW_THREADS
     PyBuffer_Release(&params);
     PyBuffer_Release(&obs);
     Py_RETURN_NONE;
@@ -471,12 +470,9 @@ static PyObject *sample(PyObject *Py_UNUSED(module), PyObject *args)
         if (open_array(objects[opened + 1], others[opened].name, others[opened].kind,
                        others[opened].writable, rows, others[opened].columns, &views[opened + 1]) < 0)
             break;
-    if (!PyErr_Occurred()) {
-        Py_BEGIN_ALLOW_THREADS
+    if (!PyErr_Occurred())
         act(&network->actor, kind_of(&views[0]), views[0].buf, views[3].buf,
             has_mask ? views[4].buf : NULL, rows, views[1].buf, views[2].buf);
-        Py_END_ALLOW_THREADS
-    }
     for (; opened >= 0; --opened)
         PyBuffer_Release(&views[opened]);
     if (PyErr_Occurred())

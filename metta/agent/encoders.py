@@ -74,11 +74,8 @@ class GridStem(nn.Module):
         """Convolve, pixels scaled to 0..1."""
         if self.channels_last:
             grid = grid.movedim(-1, -3)
-        grid = grid * self.scale
-        if (
-            grid.device.type == "cpu"
-        ):  # a quarter faster there, and the same numbers but for rounding
-            grid = grid.contiguous(memory_format=torch.channels_last)
+        # the layout that convolutions are fastest in, by a quarter on a CPU
+        grid = (grid * self.scale).contiguous(memory_format=torch.channels_last)
         features: Tensor = self.convolutions(grid)
         return features
 

@@ -10,7 +10,7 @@ from metta.agent.actor_check import difference, random_obs
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.numpy_program import NumpyProgram
 from metta.agent.output import PolicyOutput
-from metta.agent.plain_values import plain_values
+from metta.agent.plain_values import has_own_code, plain_values
 from metta.agent.policy import Policy
 from metta.errors import ActorError
 
@@ -42,15 +42,16 @@ class ReplayedActor:
         self.refresh(policy)
 
     def refresh(self, policy: Policy) -> None:
-        """Copy weights and normaliser moments.
+        """Copy weights and normaliser moments, and hold them once more to `Policy.forward`.
 
-        Where anything but tensors has changed in the network, it is held to `Policy.forward` once more.
+        Networks without a line of the user's own code need that only where more than tensors changed.
         """
         require_simple(policy, self.kind)
         if policy.module is not self.program.module:
             self._trace(policy)
         plain = tuple(plain_values(policy.module))
-        is_same, self._plain = plain == self._plain, plain
+        is_same = plain == self._plain and not has_own_code(policy.module)
+        self._plain = plain
         self._copy(policy, is_same=is_same)
         if is_same or self._difference() <= STALE_DIFFERENCE:
             return

@@ -75,8 +75,19 @@ static int open_rollout(PyObject *capsule, PyObject *tuple, char obs_kind, Py_ss
     return 0;
 }
 
+/* Whether a rollout can go on from step `first`; sets ValueError where it cannot. */
+static int has_step(const Rollout *rollout, int64_t first)
+{
+    if (first >= 0 && first <= rollout->num_steps)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "step %lld is not one of the %lld steps of the rollout",
+                 (long long)first, (long long)rollout->num_steps);
+    return 0;
+}
+
 /* Steps from `first` on; after the last step, or one with an end among `wanted`, the number of the next
- * step. `ends` holds the ends of the last step that was taken. -1 where a step failed. */
+ * step. `ends` holds the ends of the last step that was taken. -1 where a step failed. The
+ * caller has asked `has_step`. */
 static int64_t run_fused(const Rollout *rollout, int64_t first, StepAll step_all, void *envs, int wanted,
                          int *ends)
 {

@@ -125,7 +125,9 @@ class _Session:
         self.tracer = torch.profiler.profile(activities=activities)
         self.profile: Profile | None = None
         self._first_step = 0
-        self.timer.watch(self.parts.collector.actor, ("act",), "inference")
+        actor = self.parts.collector.actor
+        acting = [name for name in ("act", "act_into") if hasattr(actor, name)]
+        self.timer.watch(actor, acting, "inference")
         trainer.add_hook(EventEdge(FIRST - 1, self._hear))
         for hook in self.timer.hooks():
             trainer.add_hook(hook)

@@ -85,7 +85,8 @@ class _GradientProgram:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._stepper = TorchStepper(optimizer)
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        everything = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parameters = [parameter for parameter in everything if parameter.requires_grad]
 
     def function(self, rules: UpdateRules, names: Sequence[str]) -> TensorFunction:
         return gradients_only(rules, self._parameters, names)
@@ -144,6 +145,7 @@ class CompiledDriver:
                 f"{type(optimizer).__name__}; use driver='step' or 'eager'"
             )
         self.kind = kind
+        self._optimizer = optimizer
         self._announce = announce or _say_nothing
         self._program: _Program = (
             _FlatProgram(optimizer)
@@ -213,7 +215,7 @@ class CompiledDriver:
         layout = _layout(columns)
         shapes = [index.shape for index in self._calls(minibatches)]
         known = all((layout, shape) in self._prepared for shape in shapes)
-        return known and python_state(rules) == self._python_state
+        return known and python_state(rules, self._optimizer) == self._python_state
 
     def _begin(
         self, columns: Columns, coefs: UpdateCoefs
@@ -232,7 +234,7 @@ class CompiledDriver:
         return [index[None] for index in minibatches]
 
     def _check_python_state(self, rules: UpdateRules) -> None:
-        state = python_state(rules)
+        state = python_state(rules, self._optimizer)
         if self._python_state is None or not self._graphs:
             self._python_state = state
         elif state != self._python_state:
@@ -257,7 +259,7 @@ class CompiledDriver:
                 f"driver={self.kind!r} was asked for, but the update cannot be compiled: {error}; "
                 "use driver='eager'"
             ) from error
-        if python_state(rules) != self._python_state:
+        if python_state(rules, self._optimizer) != self._python_state:
             raise DriverError(
                 f"driver={self.kind!r} was asked for, but the policy or a loss changes its plain Python "
                 "values when it is called, which compiled code would not; use driver='eager'"
@@ -274,17 +276,31 @@ def _compare(function: TensorFunction, compiled: CompiledGraph, inputs: Sequence
     _require_unchanged(zip(compiled.held, kept, strict=True))
     found = compiled(fast)
     count = function.num_changed
-    # parameters apart: where a gradient is nothing but rounding, Adam steps by its sign
-    pairs = [*zip(found, wanted, strict=True), *zip(fast[1:count], eager[1:count], strict=True)]
+    _require_close(zip(found, wanted, strict=True))
+    _require_close(zip(fast[1:count], eager[1:count], strict=True))
+    if count:
+        # where a gradient is nothing but rounding, Adam steps by its sign: one step may be another
+        rate, _, index = inputs[count : count + 3]
+        _require_close([(fast[0], eager[0])], at_most=1e-6 + 2.0 * float(rate) * len(index))
+    _require_unchanged(zip([*fast[count:], *eager[count:]], [*inputs[count:]] * 2, strict=True))
+
+
+def _require_close(pairs: Iterable[tuple[Tensor, Tensor]], at_most: float | None = None) -> None:
+    """Equal but for rounding, relative to the largest number of each tensor; NaN only where both are."""
     for mine, other in pairs:
-        size = 1.0 if not other.numel() else 1.0 + float(other.double().abs().nan_to_num().max())
-        gap = (mine.double() - other.double()).abs().nan_to_num(nan=0.0)
-        if gap.numel() and float(gap.max()) > _TOLERANCE * size:
+        if not other.numel():
+            continue
+        known = other.double().nan_to_num(posinf=0.0, neginf=0.0)
+        size = float(known.abs().max())
+        limit = _TOLERANCE * size + 1e-9 if at_most is None else at_most
+        gap = (mine.double() - other.double()).abs()
+        gap = torch.where((mine == other) | (mine.isnan() & other.isnan()), 0.0, gap)
+        # NaN compares as false, so that it is a difference here
+        if not bool((gap <= limit).all()):
             raise DriverError(
                 f"its compiled form differs from Python's by {float(gap.max()):.2g}, where the largest "
-                f"number is {size - 1.0:.2g}"
+                f"number is {size:.2g}"
             )
-    _require_unchanged(zip([*fast[count:], *eager[count:]], [*inputs[count:]] * 2, strict=True))
 
 
 def _require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

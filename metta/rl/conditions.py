@@ -83,7 +83,8 @@ class RunConditions:
     def _plan_after(self, state: Mapping[str, Any]) -> NumericsPlan:
         saved = _saved_plan(state)
         plan = dataclasses.replace(self.plan, **{name: saved[name] for name in self._open})
-        if plan.driver == self.plan.driver or self._adopt is None:
+        compiled_alike = plan.driver == "eager" or plan.threads == self.plan.threads
+        if self._adopt is None or (plan.driver == self.plan.driver and compiled_alike):
             return plan
         if self._adopted is None or self._adopted[0] != plan:
             self._adopted = plan, self._adopt(plan)

@@ -4,6 +4,7 @@ A package is machine code that was compiled here, from a graph that is part of i
 belongs to one user alone; what is damaged is compiled again.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -60,9 +61,11 @@ def _find_compiler() -> tuple[str, str | None]:
         found = shutil.which(command)
         if found is None:
             continue
-        asked = subprocess.run([found, "-dumpversion"], capture_output=True, text=True, check=False)
-        if asked.returncode == 0:
-            return found, f"{Path(command).name} {asked.stdout.strip()}"
+        # the first is gcc's, whose -dumpversion leaves all but the first number out
+        for question in ("-dumpfullversion", "-dumpversion"):
+            asked = subprocess.run([found, question], capture_output=True, text=True, check=False)
+            if asked.returncode == 0 and asked.stdout.strip():
+                return found, f"{Path(command).name} {asked.stdout.strip()}"
     return "", None
 
 
@@ -84,18 +87,25 @@ def compile_graph(
     """
     layouts = [_layout(tensor) for tensor in [*examples, *graph.held]]
     folder = _own_folder()
-    package = folder / f"{_key_of(graph, layouts)}.pt2"
-    if not _is_intact(package):
-        operations = len(graph.module.graph.nodes)
-        announce(
-            f"compiling the update ({operations} operations): half a minute to some minutes, once; "
-            f"it is kept in {folder}"
-        )
-        _compile(graph, layouts, package)
-        _forget_oldest(folder)
-    else:
-        os.utime(package)
-    return CompiledGraph(package, graph.held)
+    try:
+        package = folder / f"{_key_of(graph, layouts)}.pt2"
+        if not _is_intact(package):
+            operations = len(graph.module.graph.nodes)
+            announce(
+                f"compiling the update ({operations} operations): half a minute to some minutes, once; "
+                f"it is kept in {folder}"
+            )
+            _compile(graph, layouts, package)
+        with contextlib.suppress(OSError):  # whose clock or file system this is does not matter
+            os.utime(package)
+            _forget_oldest(folder)
+        return CompiledGraph(package, graph.held)
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        said = str(error).strip().splitlines()
+        raise DriverError(
+            f"compiled updates are kept in {folder}, which failed: {type(error).__name__}: "
+            f"{said[0] if said else ''}"
+        ) from error
 
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
@@ -129,15 +139,17 @@ def _processor() -> str:
 
 def _own_folder() -> Path:
     """The cache folder, made where it is missing; nobody else may write code into it."""
-    folder = cache_folder()
     try:
+        folder = cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-    except OSError as error:
+        found = folder.lstat()
+    except (OSError, RuntimeError) as error:  # there may be no home at all
         raise DriverError(
-            f"compiled updates are kept in {folder}, which cannot be made ({error}); set METTA_CACHE_DIR "
-            "to a folder of yours"
+            f"compiled updates are kept in a folder that cannot be made ({error}); set METTA_CACHE_DIR "
+            "to one of yours"
         ) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise DriverError(f"compiled updates are kept in {folder}, which must be a folder, no link")
     others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if others_write or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
         raise DriverError(
@@ -176,8 +188,11 @@ def _run_worker(content: bytes, made: Path) -> None:
     # its own cache would outlive it, and its pool of helpers is not worth their start
     own = {"TORCHINDUCTOR_CACHE_DIR": str(made.parent), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     own["CXX"] = _find_compiler()[0]
+    # as this process finds metta; never in the folder that it happens to be in (-P)
+    places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     worker = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "metta.rl.graph_worker", str(made)],
+        [sys.executable, "-P", "-W", "ignore", "-m", "metta.rl.graph_worker", str(made)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

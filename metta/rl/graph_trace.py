@@ -14,7 +14,8 @@ from metta.errors import DriverError
 
 __all__ = ["TracedGraph", "trace"]
 
-_FAST_TANH_RANGE = 9.0
+_FAST_TANH_RANGE = 7.90531110763549805
+"""Beyond it the quotient would pass 1."""
 _FAST_TANH_ABOVE = (
     4.89352455891786e-03, 6.37261928875436e-04, 1.48572235717979e-05, 5.12229709037114e-08,
     -8.60467152213735e-11, 2.00018790482477e-13, -2.76076847742355e-16,
@@ -76,7 +77,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             raise DriverError("it looks at the value of a tensor (if, bool(), float() or .item())")
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags and not _is_certain(func, args):
             raise DriverError(f"it draws random numbers ({func}), as dropout does")
         if func is torch.ops.aten.tanh.default and _has_fast_tanh(args[0]):
             with self:
@@ -106,6 +107,12 @@ class _Recorder(TorchDispatchMode):
         if not isinstance(value, Tensor):
             return value
         if id(value) not in self._nodes:
+            if value.requires_grad:
+                raise DriverError(
+                    f"it computes with a parameter of shape {tuple(value.shape)} that is reached past the "
+                    "modules of the policy and its losses (in a list, a closure or another optimizer), so "
+                    "its gradient would be lost"
+                )
             with self.graph.inserting_after(self._last_input):
                 self._last_input = self.graph.placeholder(f"held_{len(self.held)}")
             self._know(value, self._last_input)
@@ -115,6 +122,11 @@ class _Recorder(TorchDispatchMode):
     def _know(self, tensor: Tensor, node: fx.Node) -> None:
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
+
+
+def _is_certain(func: Any, args: tuple[Any, ...]) -> bool:
+    """Attention draws random numbers only where it drops something."""
+    return "scaled_dot_product" in str(func) and len(args) > 3 and not args[3]
 
 
 def fast_tanh(x: Tensor) -> Tensor:

@@ -3,7 +3,9 @@
 The compiler takes memory and starts helpers; both go away with the process.
 """
 
+import ctypes
 import pickle
+import signal
 import sys
 from typing import Any
 
@@ -12,14 +14,23 @@ import torch._higher_order_ops.triton_kernel_wrap  # unpickling graphs looks for
 
 __all__ = ["main"]
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(package_path: str) -> None:
     """Read a pickled graph and the layout of its inputs from the parent, and write a package."""
+    _end_with_the_parent()
     graph, layouts, threads = pickle.load(sys.stdin.buffer)
     # the number of threads becomes part of the code
     torch.set_num_threads(threads)
     exported = torch.export.export(graph, tuple(_empty(layout) for layout in layouts))
     torch._inductor.aoti_compile_and_package(exported, package_path=package_path)
+
+
+def _end_with_the_parent() -> None:
+    """Where the system can: a trainer that is killed leaves no compiler behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _empty(layout: tuple[Any, ...]) -> torch.Tensor:

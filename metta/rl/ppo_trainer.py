@@ -25,6 +25,7 @@ from metta.rl.experience import RolloutBuffer
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.loop import EpochListener, run_training
 from metta.rl.numerics import NumericsPlan, resolve_batch
+from metta.rl.rollout_data import has_nothing, num_valid
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.training_components import build_components
 from metta.rl.training_state import TrainerState
@@ -172,7 +173,7 @@ class PPOTrainer:
         if not all(isinstance(column, Tensor) for column in rollout_data.values()):
             kinds = {name: type(column).__name__ for name, column in rollout_data.items()}
             raise RolloutError(f"learn() needs a mapping of names to tensors, got {kinds}")
-        if _is_empty(rollout_data):
+        if has_nothing(rollout_data):
             warnings.warn(
                 "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
             )
@@ -296,7 +297,7 @@ class PPOTrainer:
         data = self._next_rollout()
         buffer = self.collector.experience
         # a subclass that collects in its own way counts what it hands to learn()
-        state.agent_step += self._steps_collected or _num_samples(data)
+        state.agent_step += self._steps_collected or num_valid(data)
         hooks.fire("on_rollout_end", rollout_stats=self._rollout_stats, experience=buffer)
         losses = self.learn(data)
         hooks.fire("on_update_end", losses_stats=losses, experience=buffer)
@@ -305,7 +306,11 @@ class PPOTrainer:
     def _next_rollout(self) -> Mapping[str, Tensor]:
         """What the loop learns from; nobody keeps it, so it need not be copied."""
         horizon = self.config.trainer.rollout.horizon
-        is_own = getattr(self.collect_rollouts, "__func__", None) is not PPOTrainer.collect_rollouts
+        phases = (
+            (self.collect_rollouts, PPOTrainer.collect_rollouts),
+            (self.learn, PPOTrainer.learn),
+        )
+        is_own = any(getattr(mine, "__func__", None) is not plain for mine, plain in phases)
         if is_own or horizon != self.collector.experience.horizon:
             return self.collect_rollouts(horizon)
         return self._collect()
@@ -387,14 +392,3 @@ def _name_of(env: Any) -> str:
     spec = None if isinstance(env, str) else getattr(env, "spec", None)
     named: str = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
     return named if spec is None else str(spec.id)
-
-
-def _num_samples(data: Mapping[str, Tensor]) -> int:
-    return int(data["valid"].sum()) if "valid" in data else data["values"].numel()
-
-
-def _is_empty(data: Mapping[str, Tensor]) -> bool:
-    columns = list(data.values())
-    if not columns or all(column.numel() == 0 for column in columns):
-        return True
-    return "valid" in data and not bool(data["valid"].any())

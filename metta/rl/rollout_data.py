@@ -242,7 +242,22 @@ def blank_rollout(policy: Policy, buffer: RolloutBuffer) -> dict[str, Tensor]:
         columns["action_masks"] = torch.ones_like(buffer.masks[:-1], device=device)
     for key, part in buffer.states.items():
         columns[STATE_PREFIX + key] = torch.zeros_like(part[:-1])
+    # the policy's own: an update from the start of its trust region
+    columns["log_probs"] = present_log_probs(columns, policy)
     return columns
+
+
+def num_valid(data: Mapping[str, Tensor]) -> int:
+    """Samples that count."""
+    return int(data["valid"].sum()) if "valid" in data else data["values"].numel()
+
+
+def has_nothing(data: Mapping[str, Tensor]) -> bool:
+    """Whether there is nothing to learn from."""
+    columns = list(data.values())
+    if not columns or all(column.numel() == 0 for column in columns):
+        return True
+    return "valid" in data and not bool(data["valid"].any())
 
 
 def num_items(columns: Mapping[str, Tensor], policy: Policy) -> int:

@@ -88,8 +88,8 @@ def flat_update(rules: UpdateRules, optimizer: FlatAdam, names: Sequence[str]) -
             leaves = [piece.view(p.shape).detach().requires_grad_() for piece, p in pairs]
             state = AdamState(flat, flat, exp_avg, exp_avg_sq, count)
             stepper = _LeafStepper(leaves, state, group, rate)
-            batch = _cut(columns, items, rules)
             with _parameters_replaced(rules, parameters, leaves):
+                batch = _cut(columns, items, rules)
                 row, stopped, metrics = learn_minibatch(rules, stepper, batch, coefs, stopped)
             rows.append(row)
             seen += metrics
@@ -114,8 +114,8 @@ def gradients_only(
         leaves = [tensor.detach().requires_grad_() for tensor in given]
         coefs, columns = _named(rules, names, tensors[1 : len(tensors) - len(parameters)])
         stepper = _LeafStepper(leaves, None, None, None)
-        batch = _cut(columns, tensors[0], rules)
         with _parameters_replaced(rules, parameters, leaves):
+            batch = _cut(columns, tensors[0], rules)
             terms, metrics = add_gradients(rules, stepper, batch, coefs)
         found = enumerate(stepper.gradients)
         made.without_gradient = [index for index, g in found if g is None]

@@ -20,38 +20,47 @@ LOSS_NAMES = (
     "clipfrac",
 )
 
+_COMPUTED = 8
+
 
 class UpdateLog:
     """One row per minibatch; nothing here waits for the device before `report`."""
 
     def __init__(self) -> None:
         self._rows: list[Tensor] = []
-        self._metrics: list[Mapping[str, Tensor | float]] = []
+        self._num_rows = 0
+        self._metrics: list[tuple[int, Mapping[str, Tensor | float]]] = []
+        """With the row that each belongs to."""
 
     def add(self, rows: Tensor, metrics: Sequence[Metrics] = ()) -> None:
-        """Rows ``[10]`` or ``[M, 10]`` of minibatches, and what custom losses reported.
+        """Rows ``[10]`` or ``[M, 10]`` of minibatches, and what custom losses reported, in their order.
 
         A row holds the loss terms, the gradient norm, and whether it was finite, computed, stopped.
         """
-        self._rows.append(rows.reshape(-1, rows.shape[-1]))
-        for values in metrics:
+        table = rows.reshape(-1, rows.shape[-1])
+        pieces = max(1, len(metrics) // max(1, len(table)))
+        for number, values in enumerate(metrics):
             plain = {k: v.detach() if isinstance(v, Tensor) else v for k, v in values.items()}
-            self._metrics.append(plain)
+            self._metrics.append((self._num_rows + number // pieces, plain))
+        self._rows.append(table)
+        self._num_rows += len(table)
 
     def report(self) -> "UpdateReport":
         """Everything as numbers on the host."""
+        table = torch.cat(self._rows).double().cpu().numpy()
         custom: dict[str, list[float]] = {}
-        for row in self._metrics:
-            for name, value in row.items():
-                custom.setdefault(name, []).append(float(value))
-        return UpdateReport(torch.cat(self._rows).double().cpu().numpy(), custom)
+        for number, values in self._metrics:
+            if table[number, _COMPUTED] > 0:
+                for name, value in values.items():
+                    custom.setdefault(name, []).append(float(value))
+        return UpdateReport(table, custom)
 
 
 class UpdateReport:
     """The minibatches of an update: those computed before it stopped, and which of them were finite."""
 
     def __init__(self, table: np.ndarray, custom: Mapping[str, list[float]]) -> None:
-        computed = table[table[:, -2] > 0]
+        computed = table[table[:, _COMPUTED] > 0]
         self.losses, self.norms = computed[:, :6], computed[:, 6]
         self.finite, self.stopped = computed[:, 7] > 0, computed[:, 9] > 0
         self.custom = custom

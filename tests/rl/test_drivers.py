@@ -4,6 +4,7 @@ import dataclasses
 import io
 import pickle
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from metta.errors import ConfigError, DriverError, MettaWarning
 from metta.rl import compiled_driver, driver_choice, graph_worker
 from metta.rl.compiled_driver import CompiledDriver
+from metta.rl.custom_losses import CustomLoss
 from metta.rl.drivers import EagerDriver, PlannedDriver, make_driver
 from metta.rl.graph_trace import TracedGraph, fast_tanh, trace
 from metta.rl.ppo import PPOOptimizer
@@ -263,18 +265,118 @@ def test_auto_runs_eagerly_and_says_why_when_a_network_cannot_be_compiled(
 
 
 def test_python_state_sees_what_a_loss_closes_over() -> None:
-    weight = 1.0
+    weight, table = 1.0, {"deep": [1.0]}
 
     def loss(new_values: Tensor) -> Tensor:
-        return new_values.mean() * weight
+        return new_values.mean() * weight * table["deep"][0]
 
     case = CASES["mlp"]
-    rules = UpdateRules(case.policy(), case.ppo, ())
+    learner = case.learner(case.policy(), EagerDriver)
     custom = dataclasses.replace(CASES["own_network"].losses[0], fn=loss)
-    before = python_state(rules._replace(custom=(custom,)))
-    assert before == python_state(rules._replace(custom=(custom,)))
+
+    def state() -> object:
+        rules = UpdateRules(learner.policy, learner.config, (custom,))
+        return python_state(rules, learner.optimizer)
+
+    seen = [state(), state()]
+    assert seen[0] == seen[1]
     weight = 2.0
-    assert before != python_state(rules._replace(custom=(custom,)))
+    seen.append(state())
+    table["deep"][0] = 3.0
+    seen.append(state())
+    learner.optimizer.param_groups[0]["eps"] = 0.1
+    seen.append(state())
+    learner.config = dataclasses.replace(learner.config, target_kl=0.5)
+    seen.append(state())
+    assert all(before != after for before, after in pairwise(seen[1:]))
+    learner.learning_rate = 0.5
+    assert state() == seen[-1]
+
+
+class Weight:
+    """A loss that is an object, and keeps a weight of its own."""
+
+    def __init__(self) -> None:
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def __call__(self, new_values: Tensor) -> Tensor:
+        return new_values.mean() * self.scale
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_parameters_that_would_get_no_gradient_are_refused() -> None:
+    case = CASES["mlp"]
+    policy = case.policy()
+    weights = list(policy.parameters())
+
+    def decay(new_values: Tensor) -> Tensor:
+        return 0.0 * new_values.mean() + sum(w.square().sum() for w in weights)
+
+    for loss in (decay, Weight()):
+        learner = case.learner(policy, lambda optimizer: make_driver("step", optimizer))
+        with pytest.raises(DriverError, match="its gradient would be lost"):
+            learner.update(case.rollouts(1)[0], [CustomLoss(loss, name="own")])
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_frozen_parameters_stay_when_an_optimizer_of_torch_holds_them() -> None:
+    case = CASES["sgd"]
+    policy = case.policy()
+    first = next(policy.parameters())
+    first.requires_grad_(False)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    driver = make_driver("step", optimizer)
+    learner = PPOOptimizer(policy, optimizer, "cpu", case.ppo, driver=driver)
+    before = first.clone(), policy.parameter_hash()
+    learner.update(case.rollouts(1)[0])
+    assert torch.equal(first, before[0])
+    assert policy.parameter_hash() != before[1]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda inputs, rows: inputs[0].zero_(),
+        lambda inputs, rows: inputs[2].zero_(),
+        lambda inputs, rows: inputs[1].mul_(1.01),
+        lambda inputs, rows: rows.fill_(float("nan")),
+    ],
+    ids=["weights", "second moment", "first moment", "nan"],
+)
+@pytest.mark.parametrize("limit", [None, 1e-4])
+def test_whatever_is_wrong_in_compiled_code_is_noticed(
+    spoil: Any, limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spoilt(Interpreted):
+        def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+            outputs = super().__call__(tensors)
+            spoil(tensors, outputs[0])
+            return outputs
+
+    monkeypatch.setattr(compiled_driver, "compile_graph", lambda graph, *_: Spoilt(graph))
+    settings = {
+        "num_envs": 2,
+        "n_steps": 16,
+        "hidden_size": 8,
+        "driver": "step",
+        "target_kl": limit,
+    }
+    with pytest.raises(DriverError, match="differs from Python's"):
+        PPOTrainer(None, "CartPole-v1", **settings)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_metrics_after_a_stop_do_not_count_when_a_pass_is_one_call() -> None:
+    case = dataclasses.replace(CASES["kl_stop"], losses=(CustomLoss(smooth),))
+    kinds = ("eager", "step", "epoch")
+    learners = [case.learner(case.policy(), lambda o, k=kind: make_driver(k, o)) for kind in kinds]
+    stopped = 0.0
+    for rollout in case.rollouts(4):
+        found = [learner.update(rollout, case.losses) for learner in learners]
+        stopped += found[0]["kl_stopped"]
+        for other in found[1:]:
+            assert other["custom/smooth"] == pytest.approx(found[0]["custom/smooth"], rel=1e-5)
+    assert stopped
 
 
 def test_the_fast_tanh_is_right_to_a_few_units_in_the_last_place() -> None:
@@ -282,6 +384,7 @@ def test_the_fast_tanh_is_right_to_a_few_units_in_the_last_place() -> None:
     wanted = numbers.double().tanh()
     gap = (fast_tanh(numbers).double() - wanted).abs()
     assert float((gap / wanted.abs().clamp(min=1e-30)).max()) < 5e-7
+    assert float(fast_tanh(numbers).abs().max()) <= 1.0
     assert fast_tanh(torch.tensor([float("nan")])).isnan().all()
     assert fast_tanh(torch.tensor([float("inf"), -float("inf")])).tolist() == pytest.approx([1, -1])
 

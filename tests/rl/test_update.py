@@ -339,9 +339,11 @@ def test_skipped_steps_count_in_a_row_when_finite_ones_lie_between() -> None:
 
 def test_metrics_keep_no_graph_when_a_custom_loss_reports_them() -> None:
     log = log_of([(1.0, True, True, False)])
-    idle = torch.zeros(0, 10)
-    log.add(idle, [{"a": torch.ones((), requires_grad=True) * 3, "b": 1.0}])
-    log.add(idle, [{"a": torch.tensor(5.0)}])
+    row = torch.tensor([*[1.0] * 7, True, True, False])
+    log.add(row, [{"a": torch.ones((), requires_grad=True) * 3, "b": 1.0}])
+    log.add(row, [{"a": torch.tensor(4.0)}, {"a": torch.tensor(5.0)}])
+    stopped = torch.tensor([*[1.0] * 7, True, False, True])
+    log.add(torch.stack([row, stopped]), [{"a": torch.tensor(4.0)}, {"a": torch.tensor(900.0)}])
     means = log.report().means()
     assert means["custom/a"] == 4.0
     assert means["custom/b"] == 1.0

@@ -269,7 +269,7 @@ static PyObject *run(PyObject *Py_UNUSED(module), PyObject *args)
     const Expected expected = {"final_obs", 'f', 1, 2, {carts.num_rows, STATE_SIZE}};
     if (open_rollout(capsule, rollout_tuple, 'f', STATE_SIZE, carts.num_rows, NUM_CART_ACTIONS, columns,
                      &rollout) == 0) {
-        if (open_array(final_object, &expected, &final_obs) == 0) {
+        if (has_step(&rollout, first) && open_array(final_object, &expected, &final_obs) == 0) {
             carts.final_obs = final_obs.buf;
             Py_BEGIN_ALLOW_THREADS
             next = run_fused(&rollout, first, step_all, &carts, TRUNCATED_END, &ends);

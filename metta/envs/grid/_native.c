@@ -296,7 +296,7 @@ static PyObject *run(PyObject *Py_UNUSED(module), PyObject *args)
         opened = open_array(final_object, &final_obs, &outs[0]) == 0;
         opened += opened && open_array(counts_object, &counts, &outs[1]) == 0;
     }
-    if (opened == 2) {
+    if (opened == 2 && has_step(&rollout, first)) {
         Ends at_end = {&worlds, outs[0].buf, outs[1].buf};
         Py_BEGIN_ALLOW_THREADS
         next = run_fused(&rollout, first, step_all, &at_end, TERMINATED_END | TRUNCATED_END, &ends);
