@@ -69,7 +69,7 @@ def batch_dependent(module, obs):
 
 UNSUPPORTED = {
     "convolution": (
-        lambda: make_policy(spaces.Box(0, 255, (3, 6, 6), np.uint8), DISCRETE), "Conv2d",
+        lambda: make_policy(spaces.Box(0, 255, (3, 6, 6), np.uint8), DISCRETE), "contiguous",
     ),
     "lstm": (lambda: make_policy(VECTOR, DISCRETE, AgentConfig(core="lstm")), "feed-forward"),
     "float64": (lambda: make_policy(VECTOR, DISCRETE).double(), "float32"),

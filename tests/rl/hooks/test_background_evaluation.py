@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ CONFIG = EvaluationConfig(eval_episodes=4)
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where policies are frozen; none may be left in it."""
+    # the server that processes are forked from has a socket, whose path must be short
+    forkserver.ensure_running()
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
