@@ -4,8 +4,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+from metta.envs.call_order import CallOrder
 from metta.envs.env_values import UnreadableStateError
 from metta.envs.episode_log import EpisodeLog
+from metta.envs.row_arrays import RowArrays
 from metta.envs.tasked_env import RowTasks
 from metta.envs.vec_env import RestoreClass, RestorePromise
 from metta.errors import ConfigError, MettaWarning, StateError
@@ -13,11 +15,13 @@ from metta.errors import ConfigError, MettaWarning, StateError
 __all__ = [
     "boundary_state",
     "class_of_state",
+    "load_arrays",
     "load_tasks",
     "promise_of_arrays",
     "replay_state",
     "snapshot_rows",
     "snapshot_state",
+    "state_of_arrays",
     "with_tasks",
 ]
 
@@ -36,6 +40,36 @@ def snapshot_state(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except UnreadableStateError as error:
         _warn_of_boundary(str(error))
         return boundary_state()
+
+
+def state_of_arrays(
+    order: CallOrder, restore_class: RestoreClass, read: Callable[[], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The state of environments that are all in arrays; `boundary` before their first reset."""
+    if not order.stands_still("state_dict()") or restore_class != "snapshot":
+        return boundary_state()
+    return {"class": "snapshot", **read()}
+
+
+def load_arrays(
+    state: Mapping[str, Any],
+    order: CallOrder,
+    rows: RowArrays,
+    load: Callable[[Mapping[str, Any]], None],
+    name: str,
+) -> None:
+    """Let `load` take back what `state_of_arrays` gave; after a `boundary`, `reset` comes next."""
+    order.forget()
+    saved_class = class_of_state(state)
+    if saved_class == "boundary":
+        return
+    if saved_class != "snapshot":
+        raise StateError(
+            f"the saved environments are of class {saved_class!r}; {name} are saved as 'snapshot'"
+        )
+    load(state)
+    rows.begin_episodes()
+    order.stand()
 
 
 def replay_state(log: EpisodeLog) -> dict[str, Any]:

@@ -179,3 +179,19 @@ def test_arrays_are_refused_when_they_do_not_fit(name: str) -> None:
     with pytest.raises((ValueError, TypeError)):
         env.run_steps(object(), arrays, 0)
     collector.collect()
+
+
+@pytest.mark.parametrize("first", [-1, -100_000, HORIZON + 1])
+@pytest.mark.parametrize("env_id", ["metta/cartpole", "grid/gather"])
+def test_steps_that_do_not_exist_are_refused(env_id: str, first: int) -> None:
+    env = make_vec_env(env_id, num_envs=2)
+    policy = make_policy(env.observation_space, env.action_space, AgentConfig(hidden_size=8))
+    buffer = RolloutBuffer.for_env(policy, env, HORIZON)
+    collector = RolloutCollector(env, policy, buffer)
+    collector.collect()
+    size = policy.action_spec.noise_dim
+    arrays = buffer.rollout_arrays(np.zeros((HORIZON, env.num_rows, size), np.float32))
+    fused = fused_env_of(env)
+    assert fused is not None
+    with pytest.raises(ValueError, match="is not one of the 24 steps"):
+        fused.run_steps(collector.actor.fused_actor, arrays, first)

@@ -802,3 +802,18 @@ def test_arguments_reach_the_environment_when_they_are_a_setting() -> None:
         trainer.collect_rollouts()
         assert int(trainer.collector.meter.lengths.max()) <= 3
         assert trainer.mean_return == 3.0
+
+
+def test_rollouts_are_copies_when_a_subclass_learns_in_its_own_way() -> None:
+    kept: list[Any] = []
+
+    class Keeping(PPOTrainer):
+        def learn(self, rollout_data: Any) -> dict[str, float]:
+            kept.append(rollout_data)
+            return super().learn(rollout_data)
+
+    with Keeping(None, "CartPole-v1", num_envs=2, n_steps=8, hidden_size=8) as trainer:
+        trainer.train(32)
+    first, second = (rollout["observations"] for rollout in kept)
+    assert not torch.equal(first, second)
+    assert kept[0].manifest["rollout"] == 0

@@ -10,7 +10,7 @@ from metta.envs.call_order import CallOrder, check_actions, check_reset
 from metta.envs.cartpole.carts import NUM_ACTIONS, Carts
 from metta.envs.cartpole.numpy_kernels import FARTHEST, STEEPEST
 from metta.envs.row_arrays import RowArrays
-from metta.envs.saved_envs import boundary_state, class_of_state, promise_of_arrays
+from metta.envs.saved_envs import load_arrays, promise_of_arrays, state_of_arrays
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
@@ -19,7 +19,7 @@ from metta.envs.vec_env import (
     StepResult,
     group_slices,
 )
-from metta.errors import EnvError, StateError
+from metta.errors import EnvError
 from metta.spaces import obs_spec_of
 
 __all__ = ["CartPoleVecEnv"]
@@ -116,23 +116,11 @@ class CartPoleVecEnv:
 
     def state_dict(self) -> dict[str, Any]:
         """Where every cart stands; `boundary` before the first reset."""
-        if not self._order.stands_still("state_dict()") or self._restore_class != "snapshot":
-            return boundary_state()
-        return {"class": "snapshot", **self._carts.saved()}
+        return state_of_arrays(self._order, self._restore_class, self._carts.saved)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
         """Bring every cart to where it stood; after a `boundary`, `reset` comes next."""
-        self._order.forget()
-        saved_class = class_of_state(state)
-        if saved_class == "boundary":
-            return None
-        if saved_class != "snapshot":
-            raise StateError(
-                f"the saved environments are of class {saved_class!r}; carts are saved as 'snapshot'"
-            )
-        self._carts.load(state)
-        self._arrays.begin_episodes()
-        self._order.stand()
+        load_arrays(state, self._order, self._arrays, self._carts.load, "carts")
         return None
 
     def close(self) -> None:

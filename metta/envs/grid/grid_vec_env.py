@@ -13,7 +13,7 @@ from metta.envs.grid.layout import COUNT_NAMES, NUM_ACTIONS
 from metta.envs.grid.render import WorldView
 from metta.envs.grid.worlds import GridWorlds
 from metta.envs.row_arrays import RowArrays
-from metta.envs.saved_envs import boundary_state, class_of_state, promise_of_arrays
+from metta.envs.saved_envs import load_arrays, promise_of_arrays, state_of_arrays
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
@@ -22,7 +22,7 @@ from metta.envs.vec_env import (
     StepResult,
     group_slices,
 )
-from metta.errors import EnvError, StateError
+from metta.errors import EnvError
 from metta.spaces import ObsSpec, obs_spec_of
 
 __all__ = ["GridVecEnv"]
@@ -156,23 +156,11 @@ class GridVecEnv:
 
     def state_dict(self) -> dict[str, Any]:
         """Where every world stands; `boundary` before the first reset."""
-        if not self._order.stands_still("state_dict()") or self._restore_class != "snapshot":
-            return boundary_state()
-        return {"class": "snapshot", **self._worlds.state()}
+        return state_of_arrays(self._order, self._restore_class, self._worlds.state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
         """Bring every world to where it stood; after a `boundary`, `reset` comes next."""
-        self._order.forget()
-        saved_class = class_of_state(state)
-        if saved_class == "boundary":
-            return None
-        if saved_class != "snapshot":
-            raise StateError(
-                f"the saved environments are of class {saved_class!r}; grid worlds are saved as 'snapshot'"
-            )
-        self._worlds.load(state)
-        self._arrays.begin_episodes()
-        self._order.stand()
+        load_arrays(state, self._order, self._arrays, self._worlds.load, "grid worlds")
         return None
 
     def view(self, env_index: int) -> WorldView:
