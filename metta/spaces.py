@@ -76,6 +76,18 @@ class ObsLeaf:
             "observation_space or convert the observation"
         )
 
+    def draw(self, generator: np.random.Generator, *lead: int) -> np.ndarray:
+        """Numbers ``[*lead, *shape]`` of this leaf's kind that say nothing; whole ones are small."""
+        shape = (*lead, *self.shape)
+        if self.dtype.kind == "f":
+            return generator.standard_normal(shape, np.float32).astype(self.dtype, copy=False)
+        if self.kind != "discrete":
+            return generator.integers(0, 2, shape, np.uint8).astype(self.dtype, copy=False)
+        starts, categories = (
+            np.reshape(numbers, self.shape) for numbers in (self.starts, self.categories)
+        )
+        return generator.integers(starts, starts + categories, shape).astype(self.dtype)
+
     @property
     def is_image(self) -> bool:
         """Whether this leaf is a stack of uint8 pixel planes."""

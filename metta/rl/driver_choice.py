@@ -13,7 +13,7 @@ from metta.rl.experience import RolloutBuffer
 from metta.rl.graph_cache import compiler_name
 from metta.rl.numerics import NumericsPlan, pays_back, threads_set
 from metta.rl.ppo import PPOOptimizer
-from metta.rl.rollout_data import blank_rollout
+from metta.rl.rollout_data import drawn_rollout
 from metta.train.train_config import TrainerConfig
 
 __all__ = ["DriverChoice"]
@@ -88,4 +88,4 @@ class DriverChoice:
 
     def _prepare(self) -> None:
         with torch.random.fork_rng(devices=[]):
-            self._ppo.prepare(blank_rollout(self._ppo.policy, self._buffer), self._losses)
+            self._ppo.prepare(drawn_rollout(self._ppo.policy, self._buffer), self._losses)

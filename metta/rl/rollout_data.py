@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metta.agent.action_spec import draw_noise
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import Obs, State
 from metta.agent.policy import Policy
@@ -221,17 +222,23 @@ def cut_minibatch(
     return Minibatch(gathered, split_obs(policy.obs_spec, gathered), state, weights)
 
 
-def blank_rollout(policy: Policy, buffer: RolloutBuffer) -> dict[str, Tensor]:
-    """Columns laid out as those of the buffer's rollouts, before there is one; numbers mean nothing."""
+def drawn_rollout(policy: Policy, buffer: RolloutBuffer) -> dict[str, Tensor]:
+    """Columns laid out as those of the buffer's rollouts, before there is one.
+
+    Its numbers are drawn and say nothing, but differ, so that no gradient is mere rounding.
+    """
     lead, device = (buffer.horizon, buffer.num_rows), policy.device
-    generator = numpy_generator(0, "blank rollout")
+    generator = numpy_generator(0, "drawn rollout")
     columns: dict[str, Tensor] = {}
     for leaf in policy.obs_spec.leaves:
-        zeros = torch.zeros_like(buffer.obs[leaf.key][:-1], device=device)
-        if leaf.starts:
-            zeros += torch.tensor(leaf.starts, device=device).reshape(leaf.shape).to(zeros.dtype)
-        columns[obs_column(policy.obs_spec, leaf.key)] = zeros
-    columns["actions"] = torch.zeros_like(buffer.actions, device=device)
+        drawn = torch.from_numpy(leaf.draw(generator, *lead))
+        columns[obs_column(policy.obs_spec, leaf.key)] = drawn.to(
+            device, buffer.obs[leaf.key].dtype
+        )
+    spec = policy.action_spec
+    noise = torch.from_numpy(draw_noise(spec, generator, *lead)).to(device)
+    actions = spec.sample(noise.new_zeros(*lead, spec.num_params), noise, None)
+    columns["actions"] = actions.to(buffer.actions.dtype)
     for name in _FLOAT_COLUMNS:
         numbers = torch.from_numpy(generator.standard_normal(lead))
         columns[name] = numbers.to(device, policy.dtype)
