@@ -46,9 +46,9 @@ class WorkingEnv(gymnasium.Env[np.ndarray, np.int64]):
 
 
 def collect(details: Mapping[str, Any]) -> None:
-    """Rollouts of 16 steps per environment until ``steps``."""
+    """Rollouts of 128 steps per environment until ``steps``."""
     settings = {name: details[name] for name in ("num_envs", "num_workers", "num_groups")}
-    settings |= {"horizon": 16, "driver": "eager"}  # nothing learns, so nothing need be compiled
+    settings |= {"horizon": 128, "driver": "eager"}  # nothing learns, so nothing need be compiled
     with PPOTrainer(None, WorkingEnv, **settings) as trainer, trainer.plan.applied():
         steps = 0
         while steps < details["steps"]:

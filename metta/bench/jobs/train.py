@@ -13,7 +13,7 @@ from metta.rl.training_state import TrainerState
 
 __all__ = ["LONG_RUN", "OwnNetwork", "make_trainer", "train"]
 
-LONG_RUN = 10_000_000
+LONG_RUN = 100_000_000
 """Steps that the run is told to have: some choices of metta pay off in long runs only."""
 
 
