@@ -194,3 +194,15 @@ def test_leaves_are_plain_data_when_described() -> None:
     assert spec.describe() == [
         {"key": "obs", "shape": [], "dtype": "int64", "kind": "discrete", "categories": [3]}
     ]
+
+
+def test_drawn_numbers_are_in_the_space_when_leaves_draw_them() -> None:
+    generator = np.random.default_rng(0)
+    spec = obs_spec_of(NESTED)
+    drawn = {leaf.key: leaf.draw(generator, 50) for leaf in spec.leaves}
+    for leaf in spec.leaves:
+        assert (drawn[leaf.key].shape, drawn[leaf.key].dtype) == ((50, *leaf.shape), leaf.dtype)
+        assert len(np.unique(drawn[leaf.key])) > 1
+    drawn["state/1/speed"].clip(-1.0, 1.0, out=drawn["state/1/speed"])  # a leaf knows no bounds
+    for row in range(50):
+        assert NESTED.contains(spec.nest({key: numbers[row] for key, numbers in drawn.items()}))

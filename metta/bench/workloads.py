@@ -185,6 +185,35 @@ def _grid() -> Workload:
     )
 
 
+def _limits() -> Workload:
+    """The other workloads that learn, each with its own settings."""
+    small, wide = _SMALL_BATCH, _WIDE_BATCH
+    vector, native = {"env": CARTPOLE, "vector": True}, {"env": NATIVE_CARTPOLE}
+    rows: tuple[tuple[str, int, dict[str, Any], dict[str, float]], ...] = (
+        ("w1", 100 * small, {"env": CARTPOLE}, _SMALL),
+        ("w1-vector", 100 * small, vector, _SMALL),
+        ("w1-native", 200 * small, native, _SMALL),
+        ("w2-vector", 15 * wide, vector, _WIDE),
+        ("w2-native", 15 * wide, native, _WIDE),
+        ("w3", 6 * small, {"pong": True}, _SMALL),
+    )
+    return Workload(
+        "the loop of the other workloads as a share of its phases alone",
+        None,
+        tuple(
+            Entry(
+                name,
+                steps,
+                program="phases",
+                details=details,
+                settings=settings,
+                needs=("ale_py",) if "pong" in details else (),
+            )
+            for name, steps, details, settings in rows
+        ),
+    )
+
+
 def _collecting() -> dict[str, Workload]:
     def work(name: str, workers: int, groups: int) -> Entry:
         details = {"env": "work", "num_workers": workers, "num_groups": groups, "num_envs": 8}
@@ -242,6 +271,7 @@ WORKLOADS: dict[str, Workload] = {
     **_wide(),
     "w3": _pong(),
     "w4": _grid(),
+    "limits": _limits(),
     **_collecting(),
     "growth": _growth(),
 }

@@ -268,7 +268,11 @@ class CompiledDriver:
 
 
 def _compare(function: TensorFunction, compiled: CompiledGraph, inputs: Sequence[Tensor]) -> None:
-    """Hold compiled code to what Python computes from the same inputs; nothing of both is kept."""
+    """Hold compiled code to what Python computes from the same inputs; nothing of both is kept.
+
+    They are not those that it was traced with, so that a number which it took for a constant shows.
+    """
+    inputs = _other_inputs(inputs, function.num_changed)
     kept = [held.clone() for held in compiled.held]
     eager, fast = ([tensor.clone() for tensor in inputs] for _ in range(2))
     with torch.enable_grad():
@@ -283,6 +287,15 @@ def _compare(function: TensorFunction, compiled: CompiledGraph, inputs: Sequence
         rate, _, index = inputs[count : count + 3]
         _require_close([(fast[0], eager[0])], at_most=1e-6 + 2.0 * float(rate) * len(index))
     _require_unchanged(zip([*fast[count:], *eager[count:]], [*inputs[count:]] * 2, strict=True))
+
+
+def _other_inputs(inputs: Sequence[Tensor], num_changed: int) -> list[Tensor]:
+    """Samples in reverse order, and other parameters where they are among the inputs that change."""
+    others, index = list(inputs), num_changed + 2 if num_changed else 0
+    others[index] = others[index].flip(-1)
+    if num_changed:
+        others[0] = others[0] * 1.01
+    return others
 
 
 def _require_close(pairs: Iterable[tuple[Tensor, Tensor]], at_most: float | None = None) -> None:

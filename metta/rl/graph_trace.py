@@ -1,7 +1,7 @@
 """Tracing: a Python function of tensors as a graph of tensor operations, or a reason why not."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from metta.errors import DriverError
 
@@ -66,31 +67,33 @@ class _Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # reason: torch leaves it untyped
         self.graph = fx.Graph()
         self.held: list[Tensor] = []
-        self._nodes: dict[int, fx.Node] = {}
-        self._alive: list[Tensor] = []  # an id means something only as long as its tensor lives
+        # weak, so that recording takes no more memory than running
+        self._nodes: MutableMapping[Tensor, fx.Node] = WeakTensorKeyDictionary()
         for number, tensor in enumerate(inputs):
             self._last_input = self.graph.placeholder(f"input_{number}")
-            self._know(tensor, self._last_input)
+            self._nodes[tensor] = self._last_input
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             raise DriverError("it looks at the value of a tensor (if, bool(), float() or .item())")
-        if torch.Tag.nondeterministic_seeded in func.tags and not _is_certain(func, args):
+        options = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags and not _is_certain(func, args, options):
             raise DriverError(f"it draws random numbers ({func}), as dropout does")
         if func is torch.ops.aten.tanh.default and _has_fast_tanh(args[0]):
             with self:
                 return fast_tanh(args[0])
-        options = kwargs or {}
         result = func(*args, **options)
         written = self.graph.call_function(func, *tree_map(self._node_of, (args, options)))
         if isinstance(result, tuple | list):
             for number, part in enumerate(result):
                 if isinstance(part, Tensor):
-                    self._know(part, self.graph.call_function(operator.getitem, (written, number)))
+                    self._nodes[part] = self.graph.call_function(
+                        operator.getitem, (written, number)
+                    )
         elif isinstance(result, Tensor):
-            self._know(result, written)
+            self._nodes[result] = written
         return result
 
     def finish(self, outputs: Sequence[Tensor]) -> TracedGraph:
@@ -106,7 +109,7 @@ class _Recorder(TorchDispatchMode):
     def _node_of(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if id(value) not in self._nodes:
+        if value not in self._nodes:
             if value.requires_grad:
                 raise DriverError(
                     f"it computes with a parameter of shape {tuple(value.shape)} that is reached past the "
@@ -115,18 +118,16 @@ class _Recorder(TorchDispatchMode):
                 )
             with self.graph.inserting_after(self._last_input):
                 self._last_input = self.graph.placeholder(f"held_{len(self.held)}")
-            self._know(value, self._last_input)
+            self._nodes[value] = self._last_input
             self.held.append(value.detach())
-        return self._nodes[id(value)]
-
-    def _know(self, tensor: Tensor, node: fx.Node) -> None:
-        self._nodes[id(tensor)] = node
-        self._alive.append(tensor)
+        return self._nodes[value]
 
 
-def _is_certain(func: Any, args: tuple[Any, ...]) -> bool:
+def _is_certain(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     """Attention draws random numbers only where it drops something."""
-    return "scaled_dot_product" in str(func) and len(args) > 3 and not args[3]
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **options}
+    return "dropout_p" in names and not given.get("dropout_p")
 
 
 def fast_tanh(x: Tensor) -> Tensor:

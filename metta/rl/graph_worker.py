@@ -4,6 +4,7 @@ The compiler takes memory and starts helpers; both go away with the process.
 """
 
 import ctypes
+import os
 import pickle
 import signal
 import sys
@@ -30,7 +31,13 @@ def main(package_path: str) -> None:
 def _end_with_the_parent() -> None:
     """Where the system can: a trainer that is killed leaves no compiler behind."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, _end_all)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end_all(*_: object) -> None:
+    """This process leads a group: the compilers that it started end with it."""
+    os.killpg(0, signal.SIGKILL)
 
 
 def _empty(layout: tuple[Any, ...]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import copy
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -267,3 +268,19 @@ def test_refresh_is_refused_when_values_are_wrong(monkeypatch):
     policy.module.register_buffer("added", torch.zeros(1), persistent=False)
     with pytest.raises(ActorError, match="does not agree"):
         actor.refresh(policy)
+
+
+def test_threads_get_their_own_results_when_they_share_a_network():
+    shared = network((0, 0.0, np.ones((64, 1), np.float32), None), (1, 0.0, None, None))
+    given = [np.full((20_000, 1), value, np.float32) for value in (0.25, -2.0, 3.0)]
+
+    def run(values):
+        found = np.empty((len(values), 64), np.float32)
+        for _ in range(5):
+            shared.forward(values, found)
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(run, given))
+    for values, part in zip(given, found, strict=True):
+        np.testing.assert_allclose(part, np.tanh(values[0, 0]), rtol=1e-6)

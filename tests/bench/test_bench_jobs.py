@@ -45,26 +45,33 @@ def test_the_run_is_told_to_be_long_when_few_steps_are_measured() -> None:
         assert trainer.config.trainer.total_timesteps == train.LONG_RUN
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize(
+    ("details", "rows"),
+    [
+        ({"env": "grid/gather"}, 4 * 4),  # worlds of 4 agents
+        ({"env": "grid/gather", "settings": {"core": "lstm"}}, 4 * 4),
+        ({"env": "CartPole-v1", "vector": True}, 4),
+    ],
+    ids=["grid", "lstm", "vector"],
+)
 def test_the_share_is_that_of_the_phases_when_they_are_measured(
-    capsys: pytest.CaptureFixture[str], core: str
+    capsys: pytest.CaptureFixture[str], details: dict, rows: int
 ) -> None:
-    found = phases.measure_phases(
-        {"env": "grid/gather", "settings": {**SETTINGS, "core": core}, "steps": 1}
-    )
+    settings = {**SETTINGS, **details.get("settings", {})}
+    found = phases.measure_phases({**details, "settings": settings, "steps": 1})
     names = ("environment", "inference", "learning")
     alone = sum(1 / found[name] for name in names)
     assert found["share"] == pytest.approx(alone * found["steps_per_second"])
-    # 4 worlds of 4 agents, 16 steps each; at least three rounds
-    assert [steps for steps, _ in lines_of(capsys)] == [256, 512, 768]
+    # 16 steps of each row, in at least three rounds
+    assert [steps for steps, _ in lines_of(capsys)] == [rows * 16 * n for n in (1, 2, 3)]
 
 
 def test_environments_work_when_rollouts_are_collected(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     sizes = {"num_envs": 2, "num_workers": 0, "num_groups": 1}
-    collect.collect({"env": "work", **sizes, "steps": 33})
-    assert [steps for steps, _ in lines_of(capsys)] == [32, 64]
+    collect.collect({"env": "work", **sizes, "steps": 257})
+    assert [steps for steps, _ in lines_of(capsys)] == [256, 512]
 
 
 def test_an_episode_ends_when_it_has_lasted_long_enough() -> None:

@@ -293,6 +293,25 @@ def test_python_state_sees_what_a_loss_closes_over() -> None:
     assert state() == seen[-1]
 
 
+class Scaled:
+    """A loss that is a method."""
+
+    scale = 1.0
+
+    def loss(self, new_values: Tensor) -> Tensor:
+        return new_values.mean() * self.scale
+
+
+def test_python_state_sees_the_object_of_a_loss_that_is_a_method() -> None:
+    case, scaled = CASES["mlp"], Scaled()
+    learner = case.learner(case.policy(), EagerDriver)
+    rules = UpdateRules(learner.policy, learner.config, (CustomLoss(scaled.loss),))
+    before = python_state(rules, learner.optimizer)
+    assert python_state(rules, learner.optimizer) == before
+    scaled.scale = 2.0
+    assert python_state(rules, learner.optimizer) != before
+
+
 class Weight:
     """A loss that is an object, and keeps a weight of its own."""
 
@@ -395,6 +414,18 @@ def test_a_function_that_looks_at_numbers_cannot_be_traced() -> None:
     with pytest.raises(DriverError, match="cannot be recorded: KeyError: 'a'"):
         trace(lambda x: {"b": x}["a"], [torch.ones(())])
     assert smooth(torch.ones(2), torch.ones(2))[0] == 0.0
+
+
+def test_attention_is_refused_only_when_it_drops_something() -> None:
+    queries = torch.rand(1, 1, 4, 8)
+
+    def attend(x: Tensor, drop: float = 0.0) -> tuple[Tensor]:
+        return (nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=drop),)
+
+    graph = trace(attend, [queries])
+    torch.testing.assert_close(graph.module(queries), attend(queries))
+    with pytest.raises(DriverError, match="draws random numbers"):
+        trace(lambda x: attend(x, 0.5), [queries])
 
 
 def test_the_networks_own_parameters_are_back_when_a_traced_function_fails() -> None:

@@ -7,9 +7,16 @@ from torch import Tensor
 
 from metta import PPOTrainer, combine_rollouts
 from metta.agent.factory import make_policy
-from metta.envs.toy import CorridorEnv, MaskedCorridorEnv
+from metta.envs.toy import CorridorEnv, MaskedCorridorEnv, NestedEnv
 from metta.errors import NonFiniteError, RolloutError
-from metta.rl.rollout_data import check_rollout, cut_minibatch, num_items, split_rows
+from metta.rl.rollout_data import (
+    STATE_PREFIX,
+    check_rollout,
+    cut_minibatch,
+    drawn_rollout,
+    num_items,
+    split_rows,
+)
 from metta.stateful import digest_of
 from metta.store.rollout_file import Rollout
 from metta.train.train_config import AgentConfig
@@ -238,3 +245,20 @@ def test_masks_are_gathered_when_the_environment_has_them() -> None:
         data = trainer.collect_rollouts()
         batch = cut_minibatch(data, list(data), torch.tensor([5]), trainer.policy)
     assert torch.equal(batch.columns["action_masks"][0, 0], data["action_masks"][2, 1])
+
+
+@pytest.mark.parametrize("env", [NestedEnv, MaskedCorridorEnv, "Pendulum-v1"])
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_drawn_rollout_is_laid_out_as_a_collected_one_and_its_numbers_differ(
+    env: Any, core: str
+) -> None:
+    with PPOTrainer(None, env, **SMALL | {"n_steps": 16}, core=core) as trainer:
+        collected = trainer.collect_rollouts()
+        drawn = drawn_rollout(trainer.policy, trainer.collector.experience)
+    layouts = {name: (column.shape, column.dtype) for name, column in drawn.items()}
+    known = {name: (collected[name].shape, collected[name].dtype) for name in drawn}
+    assert layouts == known
+    check_rollout(drawn, trainer.policy)
+    same = {name for name, column in drawn.items() if len(column.unique()) == 1}
+    constant = {"terminated", "truncated", "episode_starts", "valid", "action_masks"}
+    assert {name for name in same - constant if not name.startswith(STATE_PREFIX)} == set()

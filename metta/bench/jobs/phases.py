@@ -15,7 +15,7 @@ import torch
 from metta.agent.action_spec import draw_noise
 from metta.agent.evaluation_mode import evaluating
 from metta.bench.jobs.telling import report, report_result, told
-from metta.bench.jobs.train import make_trainer
+from metta.bench.jobs.train import env_of, make_trainer
 from metta.envs.factory import make_vec_env, row_seeds
 from metta.envs.vec_env import VecEnv, group_slices
 from metta.rl.ppo_trainer import PPOTrainer
@@ -27,8 +27,7 @@ Round = Callable[[], object]
 
 def measure_phases(details: Mapping[str, Any]) -> dict[str, float]:
     """Medians of rounds: steps and processor seconds of the loop, steps of each phase, and the share."""
-    rollout = details["settings"]
-    env = make_vec_env(details["env"], num_envs=rollout["num_envs"])
+    env = make_vec_env(env_of(details), num_envs=details["settings"]["num_envs"])
     with make_trainer(details) as trainer, torch.no_grad():
         horizon = trainer.collector.experience.horizon
         batch = horizon * env.num_rows

@@ -7,11 +7,11 @@ import gymnasium
 from torch import Tensor, nn
 
 from metta.bench.jobs.telling import report, told
-from metta.envs.vec_env import VecEnv
+from metta.envs.factory import EnvLike
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.training_state import TrainerState
 
-__all__ = ["LONG_RUN", "OwnNetwork", "make_trainer", "train"]
+__all__ = ["LONG_RUN", "OwnNetwork", "env_of", "make_trainer", "train"]
 
 LONG_RUN = 100_000_000
 """Steps that the run is told to have: some choices of metta pay off in long runs only."""
@@ -51,16 +51,22 @@ class IdleHook:
 
 def make_trainer(details: Mapping[str, Any]) -> PPOTrainer:
     """A trainer for what a row of a workload says."""
-    settings = {**details["settings"], "total_timesteps": LONG_RUN}
-    env: Any = details.get("env")
-    if details.get("pong"):
-        env = _pong(settings["num_envs"])
-    elif details.get("vector"):
-        mode = "vector_entry_point"
-        env = gymnasium.make_vec(env, num_envs=settings["num_envs"], vectorization_mode=mode)
+    settings, env = {**details["settings"], "total_timesteps": LONG_RUN}, env_of(details)
     if details.get("custom"):
         return PPOTrainer(OwnNetwork(), env, custom_losses=[small_values], **settings)
     return PPOTrainer(None, env, **settings)
+
+
+def env_of(details: Mapping[str, Any]) -> EnvLike:
+    """The environment of a row, as a user would name or make it."""
+    num_envs = details["settings"]["num_envs"]
+    if details.get("pong"):
+        return _pong(num_envs)
+    name: str = details["env"]
+    if details.get("vector"):
+        mode = "vector_entry_point"
+        return gymnasium.make_vec(name, num_envs=num_envs, vectorization_mode=mode)
+    return name
 
 
 def train(details: Mapping[str, Any]) -> None:
@@ -76,7 +82,7 @@ def train(details: Mapping[str, Any]) -> None:
         trainer.train(hooks=hooks, on_epoch_end=on_epoch_end)
 
 
-def _pong(num_envs: int) -> VecEnv | Any:
+def _pong(num_envs: int) -> Any:
     """Four grey frames of 84 x 84 pixels, every fourth frame."""
     from ale_py.vector_env import AtariVectorEnv  # an extra that only this workload needs
 

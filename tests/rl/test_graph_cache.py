@@ -1,0 +1,132 @@
+"""Where compiled updates are kept, and the process that compiles them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from metta.errors import DriverError
+from metta.rl import graph_cache
+from metta.rl.graph_cache import compile_graph, compiler_name
+from metta.rl.graph_trace import trace
+from metta.rl.ppo_trainer import PPOTrainer
+
+pytestmark = pytest.mark.skipif(compiler_name() is None, reason="needs a C++ compiler")
+
+LONG = {"total_timesteps": 100_000_000, "num_envs": 2, "n_steps": 16, "hidden_size": 8}
+
+
+def test_others_may_not_write_into_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "graphs"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path))
+    function = trace(lambda x: (x * 2.0,), [torch.ones(3)])
+    with pytest.raises(DriverError, match=r"others can write code into it.*METTA_CACHE_DIR"):
+        compile_graph(function, [torch.ones(3)], lambda _: None)
+
+
+def test_the_oldest_packages_go_when_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_cache, "_KEPT_PACKAGES", 2)
+    for number in range(4):
+        path = tmp_path / f"{number}.pt2"
+        path.write_bytes(b"x")
+        path.with_suffix(".sha256").write_text("x")
+        os.utime(path, (number, number))
+    graph_cache._forget_oldest(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "2.pt2", "2.sha256", "3.pt2", "3.sha256",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["a file in its place", "no home"])
+def test_a_long_run_is_eager_when_nothing_can_be_kept(
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("METTA_COMPILE", "1")
+    if fault == "no home":
+
+        def no_home() -> Path:
+            raise RuntimeError("Could not determine home directory.")
+
+        for name in ("METTA_CACHE_DIR", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", no_home)
+    else:
+        (tmp_path / "graphs").touch()
+        monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path))
+    with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
+        assert trainer.plan.driver == "eager"
+        trainer.learn(trainer.collect_rollouts())
+    assert "set METTA_CACHE_DIR to one of yours" in capsys.readouterr().err
+
+
+def test_the_compiler_imports_nothing_from_the_folder_it_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("open('imported', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DriverError, match="the compiler failed.*Error"):
+        graph_cache._run_worker(b"no graph", tmp_path / "made.pt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["torch.py"]
+
+
+SLOW_COMPILER = """#!/bin/sh
+case "$1" in -dump*) echo 1.2.3; exit 0;; esac
+touch {started}
+exec sleep 600
+"""
+
+COMPILE = """
+import torch
+from metta.rl.graph_cache import compile_graph
+from metta.rl.graph_trace import trace
+compile_graph(trace(lambda x: (x * 2.0,), [torch.ones(3)]), [torch.ones(3)], print)
+"""
+
+
+def members_of(session_of: int) -> list[str]:
+    """Command lines of the processes that were started by, or below, this one."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    known, found = {session_of}, []
+    for _ in rows:
+        more = [row for row in rows if int(row[1]) in known and int(row[0]) not in known]
+        known |= {int(row[0]) for row in more}
+        found += [row[0] for row in more]
+    return found
+
+
+def test_no_compiler_is_left_when_a_trainer_is_terminated(tmp_path: Path) -> None:
+    compiler, started = tmp_path / "slow-g++", tmp_path / "started"
+    compiler.write_text(SLOW_COMPILER.format(started=started))
+    compiler.chmod(0o700)
+    environment = {**os.environ, "CXX": str(compiler), "METTA_CACHE_DIR": str(tmp_path / "cache")}
+    trainer = subprocess.Popen([sys.executable, "-c", COMPILE], env=environment)
+    try:
+        deadline = time.monotonic() + 120.0
+        while not started.exists() and time.monotonic() < deadline and trainer.poll() is None:
+            time.sleep(0.1)
+        below = members_of(trainer.pid)
+        assert len(below) >= 2, "the compiler was not started"
+    finally:
+        trainer.send_signal(signal.SIGTERM)
+        trainer.wait(30.0)
+    deadline = time.monotonic() + 30.0
+    while any(Path("/proc", pid).exists() for pid in below) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [pid for pid in below if Path("/proc", pid).exists()] == []
