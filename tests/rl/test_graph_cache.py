@@ -78,7 +78,7 @@ def test_the_compiler_imports_nothing_from_the_folder_it_is_started_in(
 ) -> None:
     (tmp_path / "torch.py").write_text("open('imported', 'w').close()")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DriverError, match="the compiler failed.*Error"):
+    with pytest.raises(DriverError, match=r"the compiler failed.*Error"):
         graph_cache._run_worker(b"no graph", tmp_path / "made.pt2")
     assert [path.name for path in tmp_path.iterdir()] == ["torch.py"]
 
