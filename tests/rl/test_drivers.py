@@ -323,6 +323,18 @@ class Weight:
 
 
 @pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", ["mlp", "sgd"])
+def test_numbers_that_leave_torch_are_noticed_when_they_come_back_as_constants(name: str) -> None:
+    def through_numpy(new_values: Tensor) -> Tensor:
+        return (new_values * torch.from_numpy(new_values.detach().numpy())).mean()
+
+    case = CASES[name]
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    with pytest.raises(DriverError, match="differs from Python's"):
+        learner.update(case.rollouts(1)[0], [CustomLoss(through_numpy, 1.0)])
+
+
+@pytest.mark.usefixtures("interpreted")
 def test_parameters_that_would_get_no_gradient_are_refused() -> None:
     case = CASES["mlp"]
     policy = case.policy()
