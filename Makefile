@@ -5,7 +5,7 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/agent/*.[ch]) $(wildcard metta/envs/*.h metta/envs/*/*.[ch])
 
-.PHONY: help train test check types-and-layers tests coverage format setup learning bench overhead faults clean
+.PHONY: help train test check coverage format setup learning bench overhead faults clean
 
 help:
 	@echo "make train      set up and let four agents learn to gather (under a minute)"
@@ -35,18 +35,13 @@ train: $(VENV)/train-installed
 
 test: setup check
 
-# types and layers are checked while tests wait for processes
+# types and layers are checked while tests wait for processes, and reported after them
 check:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(MAKE) --jobs 2 types-and-layers tests
-
-types-and-layers:
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-
-tests:
-	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
+	@($(BIN)/mypy && $(BIN)/lint-imports) > $(VENV)/types.txt 2>&1 & types=$$!; \
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile; tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests + types))
 
 coverage: setup
 	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from metta.bench.jobs.telling import report, told
@@ -82,14 +83,15 @@ def train(details: Mapping[str, Any]) -> None:
         trainer.train(hooks=hooks, on_epoch_end=on_epoch_end)
 
 
-def _pong(num_envs: int) -> Any:
+def _pong(num_envs: int) -> VectorEnv[Any, Any, Any]:
     """Four grey frames of 84 x 84 pixels, every fourth frame."""
     from ale_py.vector_env import AtariVectorEnv  # an extra that only this workload needs
 
-    return AtariVectorEnv(
+    made: VectorEnv[Any, Any, Any] = AtariVectorEnv(
         "pong", num_envs=num_envs, frameskip=4, stack_num=4, img_height=84, img_width=84,
         grayscale=True, reward_clipping=True,
     )  # fmt: skip
+    return made
 
 
 if __name__ == "__main__":
