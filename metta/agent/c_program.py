@@ -87,8 +87,8 @@ class CNetwork:
     network.forward(obs, params)                       # [n, ...] -> [n, P], without the tail
     network.sample(obs, actions, params, noise, mask)  # [n, ...] -> [n], for discrete actions
 
-    Not for two threads at once: each call works in the network's own memory. `capsule` is what
-    environments with fused rollouts take.
+    Each call works in the network's own memory, under Python's lock: threads take turns. `capsule` is
+    what environments with fused rollouts take, which run without the lock and need it for themselves.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -97,20 +98,6 @@ compile_graph(trace(lambda x: (x * 2.0,), [torch.ones(3)]), [torch.ones(3)], pri
 """
 
 
-def members_of(session_of: int) -> list[str]:
-    """Command lines of the processes that were started by, or below, this one."""
-    listed = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    ).stdout
-    rows = [line.split(None, 2) for line in listed.splitlines()]
-    known, found = {session_of}, []
-    for _ in rows:
-        more = [row for row in rows if int(row[1]) in known and int(row[0]) not in known]
-        known |= {int(row[0]) for row in more}
-        found += [row[0] for row in more]
-    return found
-
-
 def test_no_compiler_is_left_when_a_trainer_is_terminated(tmp_path: Path) -> None:
     compiler, started = tmp_path / "slow-g++", tmp_path / "started"
     compiler.write_text(SLOW_COMPILER.format(started=started))
@@ -121,12 +108,10 @@ def test_no_compiler_is_left_when_a_trainer_is_terminated(tmp_path: Path) -> Non
         deadline = time.monotonic() + 120.0
         while not started.exists() and time.monotonic() < deadline and trainer.poll() is None:
             time.sleep(0.1)
-        below = members_of(trainer.pid)
+        below = psutil.Process(trainer.pid).children(recursive=True)
         assert len(below) >= 2, "the compiler was not started"
     finally:
         trainer.send_signal(signal.SIGTERM)
         trainer.wait(30.0)
-    deadline = time.monotonic() + 30.0
-    while any(Path("/proc", pid).exists() for pid in below) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [pid for pid in below if Path("/proc", pid).exists()] == []
+    _, left = psutil.wait_procs(below, timeout=30.0)
+    assert left == []
