@@ -68,8 +68,8 @@ class Chain:
         """Whether the steps still hold the layers' own weights, and nothing that must be copied anew."""
         held = [(weight, bias) for _, _, weight, bias in self.steps if weight is not None]
         return self.tail is None and all(
-            layer.weight.data_ptr() == weight.ctypes.data
-            and (bias is None or layer.bias.data_ptr() == bias.ctypes.data)
+            layer.weight.data_ptr() == _address(weight)
+            and (bias is None or layer.bias.data_ptr() == _address(bias))
             for layer, (weight, bias) in zip(self.layers, held, strict=True)
         )
 
@@ -78,6 +78,11 @@ class Chain:
         """Parameters that the layers give, without the tail."""
         widths = [len(weight) for _, _, weight, _ in self.steps if weight is not None]
         return widths[-1]
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 class CNetwork:

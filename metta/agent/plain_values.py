@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from metta.agent.evaluation_mode import parts_of
+
 __all__ = ["has_own_code", "plain_values", "values_of"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
@@ -22,7 +24,7 @@ _KNOWN = (
 
 def has_own_code(root: nn.Module) -> bool:
     """Whether a part of the network is neither metta's nor one of torch's plain layers."""
-    return any(not type(module).__module__.startswith(_KNOWN) for module in root.modules())
+    return any(not type(module).__module__.startswith(_KNOWN) for module in parts_of(root))
 
 
 def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, ...]]:
@@ -31,7 +33,7 @@ def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, 
     Equal before and after means that what was traced before is what Python would do now. Tensors
     count as the same as long as they keep their memory: what changes in place is read anew.
     """
-    for number, module in enumerate(root.modules()):
+    for number, module in enumerate(parts_of(root)):
         hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
         yield number, id(module), module.training, hooks
         for name, buffer in module._buffers.items():

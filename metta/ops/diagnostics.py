@@ -1,12 +1,20 @@
 """Numbers that say how an update went; none of them is trained on."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from metta.ops.losses import Coefficient, log_ratios, zero_unweighted
+from metta.ops.losses import Coefficient, log_ratios
 
-__all__ = ["approx_kl", "clip_fraction", "explained_variance"]
+__all__ = ["all_finite", "approx_kl", "clip_fraction", "explained_variance"]
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether there is neither NaN nor infinity; a device is waited for."""
+    # one pass where the sum says so; a sum of finite numbers may still be too large
+    return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
 
 
 def approx_kl(
@@ -48,20 +56,13 @@ def explained_variance(
     by definition when the returns have no variance: fewer than two rows, or a standard deviation
     below the rounding of their mean. Rows of weight 0 may hold anything; NaN elsewhere gives NaN.
     """
-    known_returns = zero_unweighted(returns, weights)
-    residuals = known_returns - zero_unweighted(values, weights)
-    mean, spread = _mean_and_spread(known_returns, weights)
-    _, residual_spread = _mean_and_spread(residuals, weights)
-    rounding = 8.0 * torch.finfo(returns.dtype).eps * mean
-    has_variance = ~(spread <= weights.sum() * rounding.square())  # true for NaN, so that it shows
-    explained = 1.0 - residual_spread / torch.where(has_variance, spread, torch.ones_like(spread))
-    return torch.where(has_variance, explained, torch.zeros_like(explained))
-
-
-def _mean_and_spread(
-    values: Float[Tensor, "*B"], weights: Float[Tensor, "*B"]
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Weighted mean, and the weighted sum of squares around it."""
-    total = weights.sum()
-    mean = (weights * values).sum() / torch.where(total > 0, total, torch.ones_like(total))
-    return mean, (weights * (values - mean).square()).sum()
+    shares = weights.flatten()
+    both = torch.stack([returns.flatten(), (returns - values).flatten()])  # [2, B]
+    both = both.where(shares != 0, 0.0)
+    total = shares.sum()
+    means = (both * shares).sum(1) / total.where(total > 0, 1.0)
+    spread, residual_spread = ((both - means[:, None]).square() * shares).sum(1).unbind()
+    rounding = 8.0 * torch.finfo(returns.dtype).eps * means[0]
+    has_variance = ~(spread <= total * rounding.square())  # true for NaN, so that it shows
+    explained = 1.0 - residual_spread / spread.where(has_variance, 1.0)
+    return explained.where(has_variance, 0.0)

@@ -26,6 +26,7 @@ from metta.envs.vec_env import (
     group_slices,
 )
 from metta.errors import EnvError, MettaWarning, PolicyError
+from metta.ops.diagnostics import all_finite
 from metta.rl.episodes import EpisodeMeter
 from metta.rl.experience import RolloutBuffer
 from metta.rl.opponents import OpponentVecEnv
@@ -311,7 +312,7 @@ class RolloutCollector:
             if leaf.dtype.is_floating_point:
                 checked[f"observation {key!r}"] = leaf
         for name, tensor in checked.items():
-            if bool(tensor.isfinite().all()):
+            if all_finite(tensor):
                 continue
             step, row = (~tensor.isfinite().flatten(2).all(-1) if tensor.dim() > 2
                          else ~tensor.isfinite()).nonzero()[0].tolist()  # fmt: skip

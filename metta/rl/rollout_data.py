@@ -17,6 +17,7 @@ from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import Obs, State
 from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, RolloutError
+from metta.ops.diagnostics import all_finite
 from metta.rl.experience import ROWS_PER_FORWARD, RolloutBuffer, obs_column, split_obs
 from metta.rollout import Rollout
 from metta.seeding import numpy_generator
@@ -133,7 +134,9 @@ def _check_shapes(data: Mapping[str, Tensor], policy: Policy) -> None:
 
 
 def _check_manifest(data: Mapping[str, Tensor], policy: Policy, architecture: str) -> None:
-    manifest = getattr(data, "manifest", {})
+    manifest = getattr(data, "manifest", None)
+    if not manifest:
+        return
     spaces = [str(policy.observation_space), str(policy.action_space)]
     if manifest.get("spaces", spaces) != spaces:
         raise RolloutError(
@@ -154,7 +157,7 @@ def _check_finite(columns: Mapping[str, Tensor]) -> None:
     for name, column in columns.items():
         if name not in _FLOAT_COLUMNS and not name.startswith("observations"):
             continue
-        if column.dtype.is_floating_point and not bool(column.isfinite().all()):
+        if column.dtype.is_floating_point and not all_finite(column):
             bad = ~column.isfinite().flatten(2).all(-1) if column.dim() > 2 else ~column.isfinite()
             places = (bad & valid).nonzero()
             if len(places):

@@ -42,9 +42,10 @@ class _LeafStepper:
     def __init__(self, leaves: Sequence[Tensor], state: AdamState | None, group: Any, rate: Any):
         self.leaves, self.state, self.group, self.rate = leaves, state, group, rate
         self.gradients: list[Tensor | None] = []
+        self._flat: Tensor | None = None
 
     def zero_grad(self) -> None:
-        self.gradients = [None] * len(self.leaves)
+        self.gradients, self._flat = [None] * len(self.leaves), None
 
     def backward(self, total: Tensor) -> None:
         found = torch.autograd.grad(total, self.leaves, allow_unused=True)
@@ -52,10 +53,13 @@ class _LeafStepper:
             self.gradients[index] = new if old is None else old if new is None else old + new
 
     def flat_gradient(self) -> Tensor:
-        pairs = zip(self.gradients, self.leaves, strict=True)
-        return torch.cat(
-            [(torch.zeros_like(leaf) if g is None else g).reshape(-1) for g, leaf in pairs]
-        )
+        """All gradients ``[P]``, once every backward pass has run."""
+        if self._flat is None:
+            pairs = zip(self.gradients, self.leaves, strict=True)
+            self._flat = torch.cat(
+                [(torch.zeros_like(leaf) if g is None else g).reshape(-1) for g, leaf in pairs]
+            )
+        return self._flat
 
     def grad_norm(self) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(self.flat_gradient())

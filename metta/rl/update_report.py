@@ -37,13 +37,14 @@ class UpdateLog:
 
         A row holds the loss terms, the gradient norm, and whether it was finite, computed, stopped.
         """
-        table = rows.reshape(-1, rows.shape[-1])
-        pieces = max(1, len(metrics) // max(1, len(table)))
+        table = rows if rows.dim() == 2 else rows[None]
+        num_rows = table.shape[0]
+        pieces = max(1, len(metrics) // max(1, num_rows))
         for number, values in enumerate(metrics):
             plain = {k: v.detach() if isinstance(v, Tensor) else v for k, v in values.items()}
             self._metrics.append((self._num_rows + number // pieces, plain))
         self._rows.append(table)
-        self._num_rows += len(table)
+        self._num_rows += num_rows
 
     def report(self) -> "UpdateReport":
         """Everything as numbers on the host."""

@@ -4,7 +4,7 @@ from policy_cases import DISCRETE, VECTOR
 from torch import nn
 from user_modules import PACKS, Returns
 
-from metta.agent.evaluation_mode import evaluating
+from metta.agent.evaluation_mode import evaluating, parts_of
 from metta.agent.policy import Policy
 from metta.errors import PolicyError
 
@@ -39,3 +39,26 @@ def test_parts_return_to_their_modes_when_the_body_fails():
         fail()
     assert inside == [False, False, False]
     assert [part.training for part in module.modules()] == [True, True, False]
+
+
+def test_all_parts_are_found_once_in_torchs_order_when_some_are_shared_or_missing():
+    shared = nn.Linear(2, 2)
+    network = nn.Sequential(nn.Sequential(shared, nn.Tanh()), shared, nn.ModuleList([nn.ReLU()]))
+    network.register_module("nothing", None)
+    assert parts_of(network) == list(network.modules())
+
+
+class StaysInTraining(nn.Dropout):
+    """Whose mode is its own affair, as for dropout that estimates uncertainty."""
+
+    def train(self, mode: bool = True):
+        del mode
+        return super().train(True)
+
+
+def test_a_network_decides_about_its_mode_when_it_has_a_rule_of_its_own():
+    network = nn.Sequential(nn.Linear(2, 2), StaysInTraining())
+    network.train()
+    with evaluating(network):
+        assert [part.training for part in network.modules()] == [False, False, True]
+    assert [part.training for part in network.modules()] == [True, True, True]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from metta.ops.diagnostics import approx_kl, clip_fraction, explained_variance
+from metta.ops.diagnostics import all_finite, approx_kl, clip_fraction, explained_variance
 
 NAN = math.nan
 
@@ -112,3 +112,18 @@ def test_explained_variance_keeps_its_digits_when_the_mean_is_large():
     found = explained_variance(*(torch.from_numpy(x) for x in (values, returns)), torch.ones(512))
     # E[x^2] - E[x]^2 has no digit left at this offset
     assert found.item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        pytest.param([0.0, -1.5], True, id="finite"),
+        pytest.param([3e38, 3e38], True, id="finite, but not their sum"),
+        pytest.param([1.0, NAN], False, id="nan"),
+        pytest.param([math.inf, 1.0], False, id="infinite"),
+        pytest.param([math.inf, -math.inf], False, id="infinities that cancel"),
+        pytest.param([], True, id="nothing"),
+    ],
+)
+def test_nan_and_infinity_are_seen_when_they_are_there(numbers, expected):
+    assert all_finite(torch.tensor(numbers, dtype=torch.float32)) is expected
