@@ -13,6 +13,9 @@ from faults.trial import OK, Trial
 from metta.testing.digests import compare_digests, read_digests
 from metta.testing.zygote import Zygote
 
+_COMPILING_SECONDS = 900.0
+"""Until a run counts as stuck; the first of its kind may compile its update."""
+
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     """All splits, or `count` of them drawn at random (one of each configuration first).
@@ -31,7 +34,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
                 references[name] = folder / f"{name}-whole"
                 code = zygote.start(
                     "faults.training:train", name=name, folder=str(references[name])
-                ).wait()
+                ).wait(_COMPILING_SECONDS)
                 assert code == 0, f"the run {name!r} that nobody disturbed ended with code {code}"
             yield split(zygote, name, k, references[name], folder / f"{name}-{k}", seed)
 
@@ -45,8 +48,8 @@ def one_of_each(points: list[tuple[str, int]], count: int) -> list[tuple[str, in
 
 def split(zygote: Zygote, name: str, k: int, whole: Path, folder: Path, seed: int) -> Trial:
     run = {"name": name, "folder": str(folder)}
-    killed = zygote.start("faults.training:train", **run, die_after=k).wait()
-    resumed = zygote.start("faults.training:train", **run).wait()
+    killed = zygote.start("faults.training:train", **run, die_after=k).wait(_COMPILING_SECONDS)
+    resumed = zygote.start("faults.training:train", **run).wait(_COMPILING_SECONDS)
     outcome = OK if (killed, resumed) == (-9, 0) else f"exit codes {killed} and {resumed}"
     digest = None
     if outcome == OK:

@@ -1,8 +1,9 @@
-"""Walks over the parts of a network that happen in every epoch."""
+"""Evaluation mode that ends where it began, and the walk over parts that it needs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 __all__ = ["evaluating", "parts_of"]
@@ -29,24 +30,34 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
     Unlike ``train(was_training)`` this leaves parts frozen in evaluation mode as they were.
     """
-    parts = parts_of(module)
-    in_training = [part for part in parts if part.training]
-    if any(_has_own_modes(part) for part in parts):
-        module.eval()
-    else:
-        _set_modes(in_training, training=False)
+    modes = [(part, part.training) for part in parts_of(module)]
+    if any(_has_own_modes(part) for part, _ in modes):
+        yield from _evaluating_by_call(module, modes)
+        return
+    # past the checks of nn.Module, which take longer
+    for part, _ in modes:
+        vars(part)["training"] = False
     try:
         yield
     finally:
-        _set_modes(in_training, training=True)
+        for part, training in modes:
+            vars(part)["training"] = training
 
 
-def _set_modes(parts: list[nn.Module], *, training: bool) -> None:
-    for part in parts:
-        vars(part)["training"] = training  # past the checks of nn.Module, which take longer
+def _evaluating_by_call(module: nn.Module, modes: list[tuple[nn.Module, bool]]) -> Iterator[None]:
+    """For networks that do something of their own when their mode changes."""
+    if any(training for _, training in modes):
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def _has_own_modes(part: nn.Module) -> bool:
-    """Whether a class does something of its own when its mode changes."""
-    kind = type(part)
-    return kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
+    """Whether a mode is more than the attribute `training`; scripted parts keep theirs in C++."""
+    kind, own = type(part), vars(part)
+    is_plain = kind.train is nn.Module.train and kind.eval is nn.Module.eval
+    is_plain = is_plain and "train" not in own and "eval" not in own
+    return not is_plain or isinstance(part, torch.jit.ScriptModule)

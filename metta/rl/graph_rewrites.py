@@ -30,7 +30,7 @@ def rewrite_of(func: Any, args: tuple[Any, ...], options: Any) -> Callable[[], T
 
 
 def fast_tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent as a quotient of polynomials, to 2 units in the last place.
+    """The hyperbolic tangent as a quotient of polynomials, to 6 units in the last place.
 
     Compiled, it takes a tenth of the time of an exponential.
     """
@@ -50,7 +50,8 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 def _is_plain(tensor: Tensor) -> bool:
     """Other types and devices have their own ways."""
-    return tensor.dtype in (torch.float32, torch.float64) and tensor.device.type == "cpu"
+    is_float = tensor.dtype in (torch.float32, torch.float64)
+    return is_float and tensor.device.type == "cpu" and tensor.layout == torch.strided
 
 
 def _tanh(x: Tensor) -> Callable[[], Tensor] | None:
@@ -60,17 +61,20 @@ def _tanh(x: Tensor) -> Callable[[], Tensor] | None:
 def _product(left: Tensor, right: Tensor) -> Callable[[], Tensor] | None:
     """Outer products by element; narrow ones of a transposed matrix (gradients of weights) turned over."""
     rows, columns = left.shape[0], right.shape[1]
-    if left.shape[1] == 1:
+    if left.dtype != right.dtype:
+        return None
+    if left.shape[1] == right.shape[0] == 1:
         return lambda: left * right
     is_transposed = left.stride(0) == 1 and left.stride(1) == rows
     if is_transposed and 1 < columns < _NARROW < rows:
-        return lambda: right.t().mm(left.t()).t()
+        # laid out as the plain product is: fused optimizers and views go by its strides
+        return lambda: right.t().mm(left.t()).t().contiguous()
     return None
 
 
-def _power_of_number(base: float, exponent: Tensor) -> Callable[[], Tensor] | None:
-    """A number on its own is computed once; the compiler would do so for each element that it meets."""
-    if exponent.dim() or base <= 0.0:
+def _decay(base: float, exponent: Tensor) -> Callable[[], Tensor] | None:
+    """Adam's powers are computed once; the compiler would do so for each element that they meet."""
+    if exponent.dim() or exponent.dtype != torch.float64 or not 0.0 < base < 1.0:
         return None
     # a view by strides is the one operation that makes the compiler put its input into memory
     return lambda: (exponent * math.log(base)).exp().as_strided((), ())
@@ -79,5 +83,5 @@ def _power_of_number(base: float, exponent: Tensor) -> Callable[[], Tensor] | No
 _RULES: dict[Any, Callable[..., Callable[[], Tensor] | None]] = {
     torch.ops.aten.tanh.default: _tanh,
     torch.ops.aten.mm.default: _product,
-    torch.ops.aten.pow.Scalar: _power_of_number,
+    torch.ops.aten.pow.Scalar: _decay,
 }

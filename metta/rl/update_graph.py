@@ -45,15 +45,16 @@ class _LeafStepper:
         self._flat: Tensor | None = None
 
     def zero_grad(self) -> None:
-        self.gradients, self._flat = [None] * len(self.leaves), None
+        self.gradients = [None] * len(self.leaves)
 
     def backward(self, total: Tensor) -> None:
+        self._flat = None
         found = torch.autograd.grad(total, self.leaves, allow_unused=True)
         for index, (old, new) in enumerate(zip(self.gradients, found, strict=True)):
             self.gradients[index] = new if old is None else old if new is None else old + new
 
     def flat_gradient(self) -> Tensor:
-        """All gradients ``[P]``, once every backward pass has run."""
+        """All gradients ``[P]``."""
         if self._flat is None:
             pairs = zip(self.gradients, self.leaves, strict=True)
             self._flat = torch.cat(

@@ -62,3 +62,19 @@ def test_a_network_decides_about_its_mode_when_it_has_a_rule_of_its_own():
     with evaluating(network):
         assert [part.training for part in network.modules()] == [False, False, True]
     assert [part.training for part in network.modules()] == [True, True, True]
+    network[1].training = network[0].training = network.training = False
+    with evaluating(network):
+        assert not any(part.training for part in network.modules())
+    assert not any(part.training for part in network.modules())
+
+
+def test_a_rule_of_an_instance_and_scripted_parts_are_obeyed():
+    with pytest.warns(DeprecationWarning, match="script"):
+        scripted = torch.jit.script(nn.Dropout(0.5))
+    network = nn.Sequential(nn.Dropout(0.5), scripted)
+    network[0].train = lambda mode=True: network[0]
+    numbers = torch.ones(100)
+    with evaluating(network):
+        assert network[0].training
+        assert torch.equal(network[1](numbers), numbers)
+    assert network[1](numbers).min() == 0.0

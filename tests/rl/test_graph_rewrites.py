@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from metta.errors import DriverError
 from metta.rl.graph_rewrites import fast_tanh
 from metta.rl.graph_trace import TracedGraph, trace
 
@@ -57,6 +58,8 @@ def test_the_gradient_of_a_layer_with_few_inputs_is_computed_turned_over(narrow:
     signals, inputs = torch.rand(256, 64), torch.rand(256, narrow)
     graph = recorded(lambda x, y: x.t().mm(y), signals, inputs)
     assert product_shapes(graph, signals, inputs) == [(narrow, 64)]
+    assert graph.module(signals, inputs)[0].is_contiguous()
+    recorded(lambda x, y: x.t().mm(y).view(-1), signals, inputs)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +96,23 @@ def test_the_power_of_a_number_is_put_into_memory_when_it_stands_alone() -> None
 
 @pytest.mark.parametrize(
     ("base", "exponent"),
-    [(0.9, torch.rand(3)), (-2.0, torch.tensor(2.0)), (0.0, torch.tensor(2.0))],
+    [
+        (0.9, torch.rand(3).double()),
+        (0.9, torch.tensor(2.0)),
+        (-2.0, torch.tensor(2.0).double()),
+        (0.0, torch.tensor(2.0).double()),
+        (1.0, torch.tensor(float("inf")).double()),
+    ],
 )
 def test_other_powers_stay_as_they_are(base: float, exponent: Tensor) -> None:
     graph = trace(lambda x: (base**x,), [exponent])
     assert operations(graph) == [ATEN.pow.Scalar]
     assert torch.equal(graph.module(exponent)[0], base**exponent)
+
+
+def test_a_product_that_torch_refuses_is_refused() -> None:
+    with pytest.raises(DriverError, match="cannot be recorded"):
+        trace(lambda x, y: (x.mm(y),), [torch.rand(3, 1), torch.rand(3, 4)])
 
 
 def test_types_and_devices_without_a_rule_stay_as_they_are() -> None:
