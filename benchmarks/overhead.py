@@ -30,7 +30,9 @@ SETTINGS = {
     "num_envs": NUM_ENVS,
     "horizon": HORIZON,
     "learning_rate": 2.5e-4,
+    "numerics.driver": "step",
 }
+"""With compiled updates, beside which any overhead weighs most."""
 WARM_EPOCHS = 10
 BLOCK = 5
 """Epochs that are drawn together: neighbours are alike."""
