@@ -1,7 +1,8 @@
 """Compiled graphs, kept on disk: the second run of a set-up does not wait for the compiler.
 
 A package is machine code that was compiled here, from a graph that is part of its name. The folder
-belongs to one user alone; what is damaged is compiled again.
+belongs to one user alone; what is damaged is compiled again. Of several runs that want the same package
+at once, one compiles and the others wait for it.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +84,15 @@ def compile_graph(
 ) -> CompiledGraph:
     """Machine code for tensors laid out as the examples are, from the cache where it is there.
 
-    `announce` is told before the compiler runs. `DriverError` where it cannot.
+    `announce` is told before the compiler runs, here or in another process that is waited for.
+    `DriverError` where it cannot.
     """
     layouts = [_layout(tensor) for tensor in [*examples, *graph.held]]
     folder = _own_folder()
     try:
         package = folder / f"{_key_of(graph, layouts)}.pt2"
         if not _is_intact(package):
-            operations = len(graph.module.graph.nodes)
-            announce(
-                f"compiling the update ({operations} operations): half a minute to some minutes, once; "
-                f"it is kept in {folder}"
-            )
-            _compile(graph, layouts, package)
+            _compile_once(graph, layouts, package, announce)
         with contextlib.suppress(OSError):  # whose clock or file system this is does not matter
             os.utime(package)
             _forget_oldest(folder)
@@ -163,11 +160,37 @@ def _digest_file(package: Path) -> Path:
     return package.with_suffix(".sha256")
 
 
+def _lock_file(package: Path) -> Path:
+    return package.with_suffix(".lock")
+
+
 def _is_intact(package: Path) -> bool:
     try:
         return _digest_file(package).read_text().strip() == sha256_of(package)
     except OSError:
         return False
+
+
+def _compile_once(
+    graph: TracedGraph,
+    layouts: Sequence[tuple[Any, ...]],
+    package: Path,
+    announce: Callable[[str], None],
+) -> None:
+    """Compile, unless another process has done so by the time that the package is this one's to write."""
+
+    def say_that_it_waits() -> None:
+        announce("another process is compiling this update; waiting for it")
+
+    with _locked(_lock_file(package), before_waiting=say_that_it_waits):
+        if _is_intact(package):
+            return
+        operations = len(graph.module.graph.nodes)
+        announce(
+            f"compiling the update ({operations} operations): half a minute to some minutes, once; "
+            f"it is kept in {package.parent}"
+        )
+        _compile(graph, layouts, package)
 
 
 def _compile(graph: TracedGraph, layouts: Sequence[tuple[Any, ...]], package: Path) -> None:
@@ -212,7 +235,65 @@ def _run_worker(content: bytes, made: Path) -> None:
 
 
 def _forget_oldest(folder: Path) -> None:
+    """Packages beyond those that are kept, and locks of packages that are gone; what is held stays."""
     packages = sorted(folder.glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
     for package in packages[_KEPT_PACKAGES:]:
-        remove_file(package)
-        remove_file(_digest_file(package))
+        with _locked(_lock_file(package)) as is_ours:
+            if is_ours:
+                remove_file(package)
+                remove_file(_digest_file(package))
+    for lock in folder.glob("*.lock"):
+        if not lock.with_suffix(".pt2").exists():
+            with _locked(lock) as is_ours:
+                if is_ours:
+                    remove_file(lock)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, before_waiting: Callable[[], None] | None = None) -> Iterator[bool]:
+    """Hold a lock file, whose lock goes with the process that holds it; False where another has it.
+
+    With `before_waiting`, which is called first, another is waited for. True where the system or the
+    folder has no locks.
+    """
+    try:
+        descriptor = _acquire(path, before_waiting)
+    except BlockingIOError:
+        yield False
+        return
+    except (ImportError, OSError):
+        yield True
+        return
+    try:
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(path: Path, before_waiting: Callable[[], None] | None) -> int:
+    import fcntl  # not on every system
+
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if before_waiting is None:
+                    raise
+                before_waiting()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_named(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    """Whether a file still has its name: one that lost it before it was locked keeps nobody out."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,10 +1,12 @@
 """Where compiled updates are kept, and the process that compiles them."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -69,8 +71,8 @@ def test_a_long_run_is_eager_when_nothing_can_be_kept(
         (tmp_path / "graphs").touch()
         monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path))
     with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
-        assert trainer.plan.driver == "eager"
         trainer.learn(trainer.collect_rollouts())
+        assert trainer.plan.driver == "eager"
     assert "set METTA_CACHE_DIR to one of yours" in capsys.readouterr().err
 
 
@@ -115,3 +117,124 @@ def test_no_compiler_is_left_when_a_trainer_is_terminated(tmp_path: Path) -> Non
         trainer.wait(30.0)
     _, left = psutil.wait_procs(below, timeout=30.0)
     assert left == []
+
+
+COMPILE_IN_TURN = """
+import sys, time, torch
+from pathlib import Path
+from metta.rl import graph_cache
+from metta.rl.graph_cache import compile_graph
+from metta.rl.graph_trace import trace
+
+def compile_slowly(content, made):
+    made.write_bytes(b"code")
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.01)
+
+graph_cache._run_worker = compile_slowly
+graph_cache.CompiledGraph = lambda package, held: package.read_bytes()
+say = lambda text: print(text, flush=True)
+say(compile_graph(trace(lambda x: (x * 2.0,), [torch.ones(3)]), [torch.ones(3)], say))
+"""
+"""With everything of the cache but the compiler, which takes until there is a file."""
+
+
+@contextlib.contextmanager
+def compiling(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "METTA_CACHE_DIR": str(folder / "cache")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPILE_IN_TURN, str(folder / "go")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_the_second_waits_and_loads_when_two_processes_want_the_same_package(
+    tmp_path: Path,
+) -> None:
+    with compiling(tmp_path) as first, compiling(tmp_path) as second:
+        said = {process: next_line(process) for process in (first, second)}
+        assert sorted(line.partition(" (")[0].strip() for line in said.values()) == [
+            "another process is compiling this update; waiting for it",
+            "compiling the update",
+        ]
+        (tmp_path / "go").touch()
+        assert [process.communicate(timeout=60.0)[0] for process in (first, second)] == [
+            "b'code'\n", "b'code'\n"
+        ]  # fmt: skip
+    assert {path.suffix for path in (tmp_path / "cache" / "graphs").iterdir()} == {
+        ".pt2", ".sha256", ".lock",
+    }  # fmt: skip
+
+
+def test_the_second_compiles_when_the_one_it_waits_for_is_killed(tmp_path: Path) -> None:
+    with compiling(tmp_path) as first:
+        assert next_line(first).startswith("compiling the update")
+        with compiling(tmp_path) as second:
+            assert next_line(second).startswith("another process is compiling")
+            first.kill()
+            assert next_line(second).startswith("compiling the update")
+            (tmp_path / "go").touch()
+            assert second.communicate(timeout=60.0)[0] == "b'code'\n"
+
+
+def test_locks_go_with_their_packages_when_nobody_holds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_cache, "_KEPT_PACKAGES", 1)
+    for number, name in enumerate(["held", "old", "new"]):
+        (tmp_path / f"{name}.pt2").touch()
+        (tmp_path / f"{name}.lock").touch()
+        os.utime(tmp_path / f"{name}.pt2", (number, number))
+    (tmp_path / "failed.lock").touch()
+    with (
+        graph_cache._locked(tmp_path / "held.lock"),
+        graph_cache._locked(tmp_path / "compiling.lock"),
+    ):
+        graph_cache._forget_oldest(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "compiling.lock", "held.lock", "held.pt2", "new.lock", "new.pt2",
+    ]  # fmt: skip
+
+
+def test_a_new_lock_is_taken_when_the_file_was_removed_while_it_was_waited_for(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.lock"
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(graph_cache._locked(path))
+
+        def remove_and_release() -> None:
+            path.unlink()
+            holder.close()
+
+        with (
+            graph_cache._locked(path, before_waiting=remove_and_release),
+            graph_cache._locked(path) as is_ours,
+        ):
+            assert not is_ours
+        with graph_cache._locked(path) as is_ours:
+            assert is_ours
+
+
+def test_graphs_are_compiled_when_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setattr(graph_cache, "_run_worker", lambda _, made: made.write_bytes(b"code"))
+    monkeypatch.setattr(graph_cache, "CompiledGraph", lambda package, _: package.read_bytes())
+    graph = trace(lambda x: (x * 2.0,), [torch.ones(3)])
+    assert compile_graph(graph, [torch.ones(3)], lambda _: None) == b"code"
+    assert {path.suffix for path in (tmp_path / "graphs").iterdir()} == {".pt2", ".sha256"}
