@@ -11,7 +11,7 @@ from metta.cli.words import resolve_words, sort_words
 from metta.errors import ConfigError, UnsafeFileError
 
 if TYPE_CHECKING:
-    from metta.train.train_config import TrainingConfig
+    from metta.train.layers import Resolved
 
 __all__ = ["configure", "run"]
 
@@ -51,13 +51,19 @@ def run(options: argparse.Namespace) -> int:
     """Profile, and print the table."""
     if options.epochs < 1 or options.warmup < 1:
         raise ConfigError("profile needs at least --epochs 1 and --warmup 1")
-    config = _config(options.words, Path(options.output))
+    resolved = _resolve(options.words, Path(options.output))
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would talk into the table
     from metta.files import atomic_write_text
     from metta.profiling.profile_run import profile_run  # torch loads here, not for --help
 
     folder = Path(options.out)
-    profile = profile_run(config, folder, epochs=options.epochs, warmup=options.warmup)
+    profile = profile_run(
+        resolved.config,
+        folder,
+        epochs=options.epochs,
+        warmup=options.warmup,
+        provenance=resolved.provenance(),
+    )
     numbers = {**vars(profile), "shares": profile.shares}
     atomic_write_text(folder / "phases.json", json.dumps(numbers, indent=2))
     print(table(profile.rows()))
@@ -66,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _config(words: list[str], output: Path) -> "TrainingConfig":
+def _resolve(words: list[str], output: Path) -> "Resolved":
     from metta.train.layers import resolve
     from metta.train.presets import PRESETS
 
@@ -76,8 +82,8 @@ def _config(words: list[str], output: Path) -> "TrainingConfig":
             if (folder / "config.yaml").is_file():
                 _require_settings_only(folder)
                 layers = [folder / "config.yaml", *files]
-                return resolve(None, layers, settings, check_sizes=False).config
-    return resolve_words(words).config
+                return resolve(None, layers, settings, check_sizes=False)
+    return resolve_words(words)
 
 
 def _require_settings_only(folder: Path) -> None:

@@ -11,7 +11,13 @@ from typing import Any
 
 import psutil
 
-__all__ = ["SystemMonitor", "cleanup_monitoring", "peak_rss_mib", "setup_monitoring"]
+__all__ = [
+    "SystemMonitor",
+    "children_rss_mib",
+    "cleanup_monitoring",
+    "peak_rss_mib",
+    "setup_monitoring",
+]
 
 _MIB = float(1 << 20)
 
@@ -95,6 +101,12 @@ def peak_rss_mib() -> float:
     # counted by whoever has no /proc; in kB, on macOS in bytes
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (_MIB if sys.platform == "darwin" else 1024)
+
+
+def children_rss_mib() -> float:
+    """Resident memory of all processes below this one, in MiB; shared pages count in each."""
+    children = psutil.Process().children(recursive=True)
+    return sum(_usage_of(child)[0] for child in children)
 
 
 def _usage_of(process: psutil.Process) -> tuple[float, float]:

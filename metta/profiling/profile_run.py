@@ -2,26 +2,28 @@
 
 import dataclasses
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import psutil
 import torch
 
 from metta.errors import ConfigError
 from metta.files import atomic_write, atomic_write_text
-from metta.loggers.monitor import peak_rss_mib
+from metta.loggers.console import ConsoleSink
+from metta.loggers.monitor import children_rss_mib, peak_rss_mib
+from metta.loggers.stats_logger import StatsLogger
 from metta.profiling.event_edges import FIRST, EventEdge
 from metta.profiling.flame_svg import flame_graph
 from metta.profiling.phase_timer import PhaseTimer
 from metta.profiling.stack_sampler import StackSampler
 from metta.rl.components.trainer import Trainer
+from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["Profile", "profile_run"]
-
-_MIB = 1 << 20
 
 
 @dataclass
@@ -67,34 +69,38 @@ class Profile:
 
 
 def profile_run(
-    config: TrainingConfig, folder: Path, *, epochs: int = 5, warmup: int = 2
+    config: TrainingConfig,
+    folder: Path,
+    *,
+    epochs: int = 5,
+    warmup: int = 2,
+    provenance: Mapping[str, Any] | None = None,
 ) -> Profile:
     """Train in a temporary folder and write what was seen to `folder`.
 
     After the `warmup`, `epochs` are timed, as many are sampled, and one is traced, apart so that none
-    slows the others. W&B and evaluation are off. Files: ``flame.svg``, ``stacks.folded`` and
+    slows the others. W&B, evaluation and progress are off; all else is as in a run of this `config` and
+    `provenance`, however few its epochs are here. Files: ``flame.svg``, ``stacks.folded`` and
     ``trace.json``, which chrome://tracing and Perfetto open.
     """
     if epochs < 1 or warmup < 1:
         raise ConfigError(f"epochs={epochs}, warmup={warmup}; give at least 1 of each")
-    config = _quiet(config)
-    with tempfile.TemporaryDirectory(prefix="metta-profile-") as run:
-        needed = (warmup + 2 * epochs + 1) * _batch_of(config)
-        if config.trainer.total_timesteps < needed:
-            longer = dataclasses.replace(config.trainer, total_timesteps=needed)
-            config = dataclasses.replace(config, trainer=longer)
-        with Trainer(config, run_dir=run) as trainer:
-            session = _Session(trainer, epochs, warmup)
-            trainer.train()
-        return session.finish(folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="metta-profile-") as run,
+        Trainer(_without_services(config), run_dir=run, provenance=provenance) as trainer,
+    ):
+        _hide_progress(trainer)
+        _lengthen(trainer, warmup + 2 * epochs + 1)
+        session = _Session(trainer, epochs, warmup)
+        trainer.train()
+    return session.finish(folder)
 
 
-def _quiet(config: TrainingConfig) -> TrainingConfig:
+def _without_services(config: TrainingConfig) -> TrainingConfig:
     """The set-up without what costs or leaves traces elsewhere."""
     trainer = config.trainer
     trainer = dataclasses.replace(
         trainer,
-        verbose=False,
         evaluation=dataclasses.replace(trainer.evaluation, eval_episodes=0),
         logging=dataclasses.replace(
             trainer.logging, wandb=dataclasses.replace(trainer.logging.wandb, mode="off")
@@ -103,12 +109,25 @@ def _quiet(config: TrainingConfig) -> TrainingConfig:
     return dataclasses.replace(config, trainer=trainer)
 
 
-def _batch_of(config: TrainingConfig) -> int:
-    """Agent steps of an epoch, at most."""
-    with Trainer(config) as trainer:
-        assert trainer.components is not None
-        buffer = trainer.components.experience
-        return buffer.horizon * buffer.num_rows
+def _hide_progress(trainer: Trainer) -> None:
+    """Take the console out, but leave what a run announces while it is set up."""
+    for hook in trainer.hooks:
+        if isinstance(hook, MetricsHook) and hook.logger is not None:
+            logger = hook.logger
+            shown = [sink for sink in logger.sinks.values() if not isinstance(sink, ConsoleSink)]
+            hook.logger = StatsLogger(shown, event_log=logger.event_log, run_dir=logger.run_dir)
+
+
+def _lengthen(trainer: Trainer, epochs: int) -> None:
+    """Let a run that was set up go on for so many epochs at least.
+
+    Only now: its length decides how a run is set up.
+    """
+    assert trainer.components is not None
+    buffer, config = trainer.components.experience, trainer.config
+    total = max(config.total_timesteps, epochs * buffer.horizon * buffer.num_rows)
+    longer = dataclasses.replace(config, total_timesteps=total)
+    trainer.training_config = dataclasses.replace(trainer.training_config, trainer=longer)
 
 
 class _Session:
@@ -156,14 +175,13 @@ class _Session:
             self.tracer.start()
 
     def _profile(self) -> Profile:
-        children = psutil.Process().children(recursive=True)
         return Profile(
             phases=self.timer.phases(),
             epochs=self.epochs,
             steps=self.parts.state.agent_step - self._first_step,
             conditions=self.parts.plan.describe(),
             peak_rss_mib=peak_rss_mib(),
-            workers_rss_mib=sum(child.memory_info().rss for child in children) / _MIB,
+            workers_rss_mib=children_rss_mib(),
         )
 
     def finish(self, folder: Path) -> Profile:

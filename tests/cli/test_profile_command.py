@@ -79,6 +79,13 @@ def test_a_run_is_not_touched_when_it_is_profiled(
     assert "has the network MyNetwork" in capsys.readouterr().err
 
 
+def test_sizes_that_were_asked_for_stay_when_a_machine_chooses_the_others(tmp_path: Path) -> None:
+    sizes = {"num_envs": 8, "horizon": 128}  # also the defaults
+    words = [f"{name}={size}" for name, size in sizes.items()]
+    found = profile(["env=CartPole-v1", "auto_batch=true", *words], tmp_path)
+    assert found["steps"] == 2 * 8 * 128
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
