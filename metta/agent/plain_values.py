@@ -1,8 +1,12 @@
 """What networks and losses keep outside of tensors: constants of whatever is derived from them."""
 
+import dis
 import functools
-from collections.abc import Iterator, Mapping
-from types import FunctionType, MethodType
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,14 +16,20 @@ from metta.agent.evaluation_mode import parts_of
 
 __all__ = ["has_own_code", "plain_values", "values_of"]
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, Enum)
 _DEEPEST = 6
+_DEEPEST_OF_CLASSES = 2
+"""So that a class which lists its own objects is not walked once for each of them."""
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-_KNOWN = (
-    "torch.nn.modules.activation", "torch.nn.modules.linear", "torch.nn.modules.container",
-    "torch.nn.modules.conv", "torch.nn.modules.flatten", "metta.agent.",
+_NUM_OF_EVERY_MODULE = len(_OF_EVERY_MODULE)
+_FIXED = (
+    "torch.nn.modules.linear", "torch.nn.modules.container", "torch.nn.modules.conv",
+    "torch.nn.modules.flatten", "metta.agent.",
 )  # fmt: skip
 """Where layers come from whose plain attributes nobody changes."""
+_KNOWN = (*_FIXED, "torch.nn.modules.activation")
+_LIBRARIES = frozenset({"torch", "numpy", "gymnasium", "metta", *sys.stdlib_module_names})
+_CODE = (FunctionType, property, staticmethod, classmethod, functools.cached_property)
 
 
 def has_own_code(root: nn.Module) -> bool:
@@ -33,6 +43,7 @@ def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, 
     Equal before and after means that what was traced before is what Python would do now. Tensors
     count as the same as long as they keep their memory: what changes in place is read anew.
     """
+    kinds: dict[type, None] = {}
     for number, module in enumerate(parts_of(root)):
         hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
         yield number, id(module), module.training, hooks
@@ -41,11 +52,15 @@ def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, 
         for name, parameter in module._parameters.items():
             if parameter is None or not parameter.requires_grad:
                 yield number, name, *_memory_of(parameter)
-        if type(module).__module__.startswith(_KNOWN):
+        kind: Any = type(module)
+        if _is_fixed(kind):
             continue
-        for name, value in vars(module).items():
-            if name not in _OF_EVERY_MODULE:
-                yield number, name, *values_of(value, depth - 1)
+        for name, value in _own_attributes(module):
+            yield number, name, *values_of(value, depth - 1)
+        if _own_classes(kind):
+            kinds[kind] = None
+    if kinds:
+        yield from _of_classes(kinds, "forward", depth - 1)
 
 
 def values_of(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
@@ -68,6 +83,13 @@ def values_of(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
         yield from _of_object(value, depth - 1)
 
 
+def _own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    attributes = vars(module)
+    if len(attributes) == _NUM_OF_EVERY_MODULE:
+        return []
+    return [item for item in attributes.items() if item[0] not in _OF_EVERY_MODULE]
+
+
 def _memory_of(tensor: Tensor | None) -> tuple[Any, ...]:
     if tensor is None:
         return (None,)
@@ -78,28 +100,110 @@ def _of_object(value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, functools.partial):
         yield from values_of((value.func, value.args, value.keywords), depth)
     elif isinstance(value, MethodType):
-        yield from values_of((value.__func__, value.__self__), depth)
+        function: Any = value.__func__
+        kind: Any = type(value.__self__)
+        yield from _of_functions([function], _own_classes(kind), depth)
+        yield from values_of(value.__self__, depth)
     elif isinstance(value, FunctionType):
-        yield from _of_function(value, depth)
+        yield from _of_functions([value], (), depth)
     else:
         yield id(value)
-        yield from values_of(getattr(value, "__dict__", None) or None, depth)
+        if isinstance(value, type):
+            yield from _of_classes([value], "__call__", depth)
+        elif not isinstance(value, logging.Logger):  # which keeps what it was asked
+            yield from values_of(getattr(value, "__dict__", None) or None, depth)
+            yield from _of_classes([type(value)], "__call__", depth)
 
 
-def _of_function(function: FunctionType, depth: int) -> Iterator[Any]:
-    """What a function closes over, its defaults, and the globals that it and its helpers name."""
-    yield id(function.__code__)
-    yield from values_of((function.__defaults__, function.__kwdefaults__), depth)
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    yield from ((name, *values_of(_content(cell), depth)) for name, cell in cells)
-    known = function.__globals__
-    for name in function.__code__.co_names:
-        value = known.get(name)
-        # modules and classes stay what they are; a library's functions have no state of the user's
-        if isinstance(value, FunctionType) and value.__globals__ is not known:
-            continue
-        if not isinstance(value, type) and type(value).__name__ != "module":
-            yield name, *values_of(value, depth)
+def _of_classes(kinds: Iterable[type], entry: str, depth: int) -> Iterator[Any]:
+    """What users' classes keep for all of their objects, and what their methods `entry` use."""
+    owners = tuple(dict.fromkeys(owner for kind in kinds for owner in _own_classes(kind)))
+    for owner in owners:
+        for name, value in vars(owner).items():
+            if not name.startswith("__") and not isinstance(value, _CODE):
+                yield owner.__name__, name, *values_of(value, min(depth, _DEEPEST_OF_CLASSES))
+    yield from _of_functions(_methods(owners, (entry,)), owners, depth)
+
+
+def _of_functions(
+    functions: Iterable[FunctionType], owners: tuple[type, ...], depth: int
+) -> Iterator[Any]:
+    """What functions and their helpers close over, their defaults, and the globals that they name."""
+    for function in _reached(functions, owners):
+        code, known = function.__code__, function.__globals__
+        yield function.__qualname__, id(code)
+        if function.__defaults__ or function.__kwdefaults__:
+            yield from values_of((function.__defaults__, function.__kwdefaults__), depth)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        yield from ((name, *values_of(_content(cell), depth)) for name, cell in cells)
+        for name in _names_in(code)[0]:
+            # modules stay what they are; functions of this file are reached
+            if not isinstance(known.get(name), FunctionType | ModuleType):
+                yield name, *values_of(known.get(name), depth)
+
+
+def _reached(
+    functions: Iterable[FunctionType], owners: tuple[type, ...]
+) -> dict[FunctionType, None]:
+    """Functions, and what they call of their files and of the methods of `owners`.
+
+    A library's functions are left out: they have no state of the user's.
+    """
+    waiting, found = list(functions), dict[FunctionType, None]()
+    while waiting:
+        function = waiting.pop()
+        if function not in found:
+            found[function] = None
+            named_globals, names = _names_in(function.__code__)
+            known = function.__globals__
+            helpers = (known.get(name) for name in named_globals)
+            waiting += [
+                helper
+                for helper in helpers
+                if isinstance(helper, FunctionType) and helper.__globals__ is known
+            ]
+            waiting += _methods(owners, names)
+    return found
+
+
+def _methods(owners: tuple[type, ...], names: Iterable[str]) -> list[FunctionType]:
+    """The functions behind names of classes, those that others override too."""
+    attributes = (vars(owner).get(name) for owner in owners for name in names)
+    functions = (_function_of(attribute) for attribute in attributes if attribute is not None)
+    return [function for function in functions if isinstance(function, FunctionType)]
+
+
+def _function_of(attribute: Any) -> Any:
+    if isinstance(attribute, property):
+        return attribute.fget
+    if isinstance(attribute, functools.cached_property):
+        return attribute.func
+    return getattr(attribute, "__func__", attribute)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Globals, and all names, of code and of the lambdas, comprehensions and functions inside."""
+    steps = dis.get_instructions(code)
+    named_globals = {s.argval for s in steps if "GLOBAL" in s.opname or s.opname == "LOAD_NAME"}
+    names = set(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            of_inner = _names_in(inner)
+            named_globals.update(of_inner[0])
+            names.update(of_inner[1])
+    return tuple(sorted(named_globals)), tuple(sorted(names))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_fixed(kind: type) -> bool:
+    return kind.__module__.startswith(_FIXED)
+
+
+@functools.lru_cache(maxsize=1024)
+def _own_classes(kind: type) -> tuple[type, ...]:
+    """A class and its bases, as far as they are no library's."""
+    return tuple(k for k in kind.__mro__ if k.__module__.partition(".")[0] not in _LIBRARIES)
 
 
 def _content(cell: Any) -> Any:

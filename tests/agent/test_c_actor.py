@@ -194,6 +194,16 @@ def test_old_weights_act_when_not_refreshed():
     np.testing.assert_allclose(actor._params(obs), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_activations_are_followed_when_a_schedule_changes_them():
+    policy = make_policy(VECTOR, DISCRETE, AgentConfig(hidden_size=8, activation="elu"))
+    actor = CActor(policy)
+    for part in policy.modules():
+        if isinstance(part, nn.ELU):
+            part.alpha = 0.1
+    actor.refresh(policy)
+    assert actor._difference() < 1e-5
+
+
 def test_refresh_is_refused_when_hooks_were_added():
     policy = make_policy(VECTOR, DISCRETE)
     actor = CActor(policy)
