@@ -1,6 +1,7 @@
 """`metta profile`: where the time of a run goes."""
 
 import argparse
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from metta.errors import ConfigError, UnsafeFileError
 
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
+    from metta.train.train_config import TrainingConfig
 
 __all__ = ["configure", "run"]
 
@@ -51,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     """Profile, and print the table."""
     if options.epochs < 1 or options.warmup < 1:
         raise ConfigError("profile needs at least --epochs 1 and --warmup 1")
-    resolved = _resolve(options.words, Path(options.output))
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would talk into the table
+    resolved = _resolve(options.words, Path(options.output))
     from metta.files import atomic_write_text
     from metta.profiling.profile_run import profile_run  # torch loads here, not for --help
 
@@ -82,8 +84,26 @@ def _resolve(words: list[str], output: Path) -> "Resolved":
             if (folder / "config.yaml").is_file():
                 _require_settings_only(folder)
                 layers = [folder / "config.yaml", *files]
-                return resolve(None, layers, settings, check_sizes=False)
+                resolved = resolve(None, layers, settings, check_sizes=False)
+                return dataclasses.replace(resolved, config=_as_saved(resolved.config, folder))
     return resolve_words(words)
+
+
+def _as_saved(config: "TrainingConfig", folder: Path) -> "TrainingConfig":
+    """With the threads and the driver that a run takes over from its checkpoint where it goes on."""
+    from metta.rl.conditions import RunConditions
+    from metta.rl.run_session import RunSession
+    from metta.store.checkpoint_files import read_newest_checkpoint
+    from metta.train.settings import apply_settings
+
+    checkpoint = read_newest_checkpoint(RunSession(folder).checkpoint_dir)
+    if checkpoint is None or RunConditions.state_name not in checkpoint.snapshot:
+        return config
+    saved = checkpoint.snapshot[RunConditions.state_name]["state"]["plan"]
+    numerics = config.trainer.numerics
+    is_open = {"threads": numerics.threads == 0, "driver": numerics.driver == "auto"}
+    taken = {f"trainer.numerics.{name}": saved[name] for name, is_it in is_open.items() if is_it}
+    return apply_settings(config, taken)
 
 
 def _require_settings_only(folder: Path) -> None:

@@ -79,6 +79,22 @@ def test_a_run_is_not_touched_when_it_is_profiled(
     assert "has the network MyNetwork" in capsys.readouterr().err
 
 
+def test_the_driver_of_the_checkpoint_is_profiled_when_the_run_became_longer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("METTA_COMPILE", "1")
+    words = ["small_fast", *TINY, "--eval-episodes", "0", "--run", "first"]
+    assert main(["train", *words]) == 0
+    file = tmp_path / "runs" / "first" / "config.yaml"
+    long = file.read_text().replace("total_timesteps: 64", "total_timesteps: 100000000")
+    file.write_text(long)  # as `metta resume first total_timesteps=100_000_000` does
+    found = profile(["first"], tmp_path / "out")
+    assert "1 thread" in found["conditions"]
+    assert "eager update" in found["conditions"]
+    assert "compil" not in capsys.readouterr().err
+
+
 def test_sizes_that_were_asked_for_stay_when_a_machine_chooses_the_others(tmp_path: Path) -> None:
     sizes = {"num_envs": 8, "horizon": 128}  # also the defaults
     words = [f"{name}={size}" for name, size in sizes.items()]
