@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from metta.bench.comparison import compare_runs
 from metta.bench.job_run import Run
 from metta.bench.session import Results
+from metta.bench.workloads import ONE_THREAD
 
 __all__ = ["markdown_table"]
 
@@ -17,10 +18,10 @@ def markdown_table(
 ) -> str:
     """A row per job: medians over repetitions, and ratios to the baseline with 95 % intervals.
 
-    Numbers that jobs reported of their own get columns of their own.
+    Where the baseline was also measured with one thread, ratios are to the faster of the two, which the
+    header names. Numbers that jobs reported of their own get columns of their own.
     """
-    if baseline not in results:
-        baseline = None
+    baseline = _faster_twin(results, baseline)
     own = list(dict.fromkeys(
         name for runs in results.values() for run in runs if run for name in run.numbers
         if name not in _USUAL
@@ -43,6 +44,16 @@ def markdown_table(
         cells.append(str(sum(map(is_disturbed, done)) or ""))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _faster_twin(results: Results, baseline: str | None) -> str | None:
+    """The baseline or its twin with one thread; None where neither ran to its end."""
+    speeds: dict[str, float] = {}
+    for name in () if baseline is None else (baseline, f"{baseline}{ONE_THREAD}"):
+        speed = _median([run for run in results.get(name, ()) if run], "steps_per_second")
+        if speed is not None:
+            speeds[name] = speed
+    return max(speeds, key=speeds.__getitem__, default=None)
 
 
 def _median(runs: Sequence[Run], name: str) -> float | None:

@@ -5,11 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CARTPOLE", "NATIVE_CARTPOLE", "PPO_SETTINGS", "WORKLOADS", "Entry", "Workload"]
+__all__ = [
+    "CARTPOLE",
+    "NATIVE_CARTPOLE",
+    "ONE_THREAD",
+    "PPO_SETTINGS",
+    "WORKLOADS",
+    "Entry",
+    "Workload",
+]
 
 CARTPOLE = "CartPole-v1"
 NATIVE_CARTPOLE = "metta/cartpole"
 """CartPole in C, which comes with metta."""
+
+ONE_THREAD = "-1thread"
+"""How the name of a peer's row ends that has one thread, beside one with torch's own choice."""
 
 PPO_SETTINGS: dict[str, float] = {
     "update_epochs": 4,
@@ -56,7 +67,7 @@ class Workload:
 
     about: str
     baseline: str | None
-    """The entry that ratios are taken to."""
+    """The entry that ratios are taken to, or its twin with one thread where that was faster."""
     entries: tuple[Entry, ...]
     settings: Mapping[str, float] = field(default_factory=dict)
 
@@ -65,7 +76,7 @@ def _sb3(steps: int, **details: Any) -> tuple[Entry, Entry]:
     """As it comes, and with one thread, which suits small networks."""
     needs = ("ale_py", "cv2") if "pong" in details else ()
     as_it_comes = Entry("sb3", steps, "sb3", details=details, needs=needs)
-    return as_it_comes, dataclasses.replace(as_it_comes, name="sb3-1thread", one_thread=True)
+    return as_it_comes, dataclasses.replace(as_it_comes, name=f"sb3{ONE_THREAD}", one_thread=True)
 
 
 def _small() -> Workload:
@@ -79,7 +90,7 @@ def _small() -> Workload:
             Entry("metta-eager", 120 * batch, details={"env": CARTPOLE}, settings=_EAGER),
             *_sb3(60 * batch),
             Entry("cleanrl", 60 * batch, "cleanrl", "ppo.py"),
-            Entry("cleanrl-1thread", 60 * batch, "cleanrl", "ppo.py", one_thread=True),
+            Entry(f"cleanrl{ONE_THREAD}", 60 * batch, "cleanrl", "ppo.py", one_thread=True),
             Entry("plain", 60 * batch, "plain", one_thread=True),
             Entry("skrl", 20 * batch, "skrl"),
             Entry("tianshou", 20 * batch, "tianshou"),

@@ -28,6 +28,17 @@ def test_medians_and_ratios_are_shown_when_there_is_a_baseline() -> None:
     ]
 
 
+def test_ratios_are_to_the_faster_twin_when_the_baseline_has_one() -> None:
+    faster: Results = {**RESULTS, "sb3-1thread": [run_of(9_000.0, 50.0)] * 3}
+    lines = markdown_table(faster, "sb3", disturbed).splitlines()
+    assert "| speed / sb3-1thread | CPU / sb3-1thread |" in lines[0]
+    assert "| 1.00 (0.67 to 1.33) | 1.00 (1.00 to 1.00) |" in lines[2]
+    slower: Results = {**RESULTS, "sb3-1thread": [run_of(4_000.0)] * 3}
+    assert "| speed / sb3 | CPU / sb3 |" in markdown_table(slower, "sb3", disturbed)
+    failed: Results = {**slower, "sb3": [None] * 3}
+    assert "| speed / sb3-1thread |" in markdown_table(failed, "sb3", disturbed)
+
+
 def test_there_are_no_ratios_when_the_baseline_did_not_run() -> None:
     table = markdown_table({"metta": RESULTS["metta"]}, "sb3", disturbed)
     assert table.splitlines()[0] == (
