@@ -5,12 +5,13 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/agent/*.[ch]) $(wildcard metta/envs/*.h metta/envs/*/*.[ch])
 
-.PHONY: help train test check coverage format setup learning bench overhead faults clean
+.PHONY: help train test check coverage format setup slow learning bench overhead faults clean
 
 help:
 	@echo "make train      set up and let four agents learn to gather (under a minute)"
 	@echo "make test       set up and run every check of this project: lint, types, layers, tests"
 	@echo "make coverage   the tests once more, with the lines that none of them runs"
+	@echo "make slow       tests that take longer: twenty compiled updates of each kind, a million steps of twins"
 	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
 	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop: metta bench"
 	@echo "make faults     every fault campaign, about an hour; writes faults.jsonl and faults.md"
@@ -49,6 +50,10 @@ coverage: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# what is compiled takes a gibibyte at a time, and longer than the fast suite allows
+slow: setup
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest --ignore=tests/learning -m slow -n 2 --dist loadfile --timeout 900
 
 learning: setup
 	$(BIN)/pytest tests/learning -m slow -s
