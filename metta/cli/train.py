@@ -49,9 +49,7 @@ def train_in(
     try:
         trainer.setup()
         total, seed = config.trainer.total_timesteps, config.trainer.seed
-        assert trainer.components is not None
-        print(f"training {config.env} for {total:,} steps in {folder} "
-              f"(seed {seed}; {trainer.components.plan.describe()})")  # fmt: skip
+        print(f"training {config.env} for {total:,} steps in {folder} (seed {seed})")
         if trainer.session is not None and trainer.session.promise is not None:
             print(scrub(trainer.session.promise.describe()))
         if before:

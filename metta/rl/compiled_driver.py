@@ -9,6 +9,7 @@ from torch import Tensor
 from metta.errors import ConfigError, DriverError
 from metta.rl.custom_losses import Metrics
 from metta.rl.graph_cache import CompiledGraph, compile_graph, compiler_name
+from metta.rl.graph_check import buffers_put_back, check_compiled, require_unchanged
 from metta.rl.graph_trace import trace
 from metta.rl.optimizer import FlatAdam, TorchStepper
 from metta.rl.python_state import python_state
@@ -20,9 +21,6 @@ __all__ = ["Announce", "CompiledDriver"]
 
 Announce = Callable[[str], None]
 Columns = Mapping[str, Tensor]
-
-_TOLERANCE = 1e-4
-"""Of rounding in another order, relative to the largest number of its kind."""
 
 
 class _Program(Protocol):
@@ -153,7 +151,6 @@ class CompiledDriver:
             else _GradientProgram(optimizer)
         )
         self._graphs: dict[Any, tuple[TensorFunction, CompiledGraph]] = {}
-        self._prepared: set[Any] = set()
         self._python_state: tuple[Any, ...] | None = None
 
     def run(
@@ -180,7 +177,7 @@ class CompiledDriver:
         layout = _layout(given)
         for index in (index for minibatches in passes for index in self._calls(minibatches)):
             inputs = self._program.inputs(index, stopped, shared)
-            key = (layout, index.shape, torch.get_num_threads())
+            key = layout, index.shape
             if key not in self._graphs:
                 self._graphs[key] = self._make(rules, list(given), inputs)
             function, graph = self._graphs[key]
@@ -202,19 +199,18 @@ class CompiledDriver:
         self._check_python_state(rules)
         given, shared, stopped = self._begin(columns, coefs)
         for index in self._calls(minibatches):
-            key = (_layout(given), index.shape, torch.get_num_threads())
+            key = _layout(given), index.shape
             if key not in self._graphs:
                 inputs = self._program.inputs(index, stopped, shared)
                 self._graphs[key] = self._make(rules, list(given), inputs)
-            self._prepared.add(key[:2])
 
     def is_ready_for(
         self, rules: UpdateRules, columns: Columns, minibatches: Sequence[Tensor]
     ) -> bool:
-        """Whether `prepare` was called for such minibatches, and `run` would not refuse."""
+        """Whether there is code for such minibatches, and `run` would not refuse."""
         layout = _layout(columns)
         shapes = [index.shape for index in self._calls(minibatches)]
-        known = all((layout, shape) in self._prepared for shape in shapes)
+        known = all((layout, shape) in self._graphs for shape in shapes)
         return known and python_state(rules, self._optimizer) == self._python_state
 
     def _begin(
@@ -250,77 +246,23 @@ class CompiledDriver:
     ) -> tuple[TensorFunction, CompiledGraph]:
         function = self._program.function(rules, names)
         try:
-            with torch.enable_grad():
-                traced = trace(function.call, inputs)
-            compiled = compile_graph(traced, inputs, self._announce)
-            _compare(function, compiled, inputs)
+            with buffers_put_back(rules) as buffers:
+                with torch.enable_grad():
+                    traced = trace(function.call, inputs)
+                require_unchanged(buffers)
+                if python_state(rules, self._optimizer) != self._python_state:
+                    raise DriverError(
+                        "the policy or a loss changes its plain Python values when it is called, which "
+                        "compiled code would not"
+                    )
+                compiled = compile_graph(traced, inputs, self._announce)
+                check_compiled(function, compiled, inputs)
         except DriverError as error:
             raise DriverError(
                 f"driver={self.kind!r} was asked for, but the update cannot be compiled: {error}; "
                 "use driver='eager'"
             ) from error
-        if python_state(rules, self._optimizer) != self._python_state:
-            raise DriverError(
-                f"driver={self.kind!r} was asked for, but the policy or a loss changes its plain Python "
-                "values when it is called, which compiled code would not; use driver='eager'"
-            )
         return function, compiled
-
-
-def _compare(function: TensorFunction, compiled: CompiledGraph, inputs: Sequence[Tensor]) -> None:
-    """Hold compiled code to what Python computes from the same inputs; nothing of both is kept.
-
-    They are not those that it was traced with, so that a number which it took for a constant shows.
-    """
-    inputs = _other_inputs(inputs, function.num_changed)
-    kept = [held.clone() for held in compiled.held]
-    eager, fast = ([tensor.clone() for tensor in inputs] for _ in range(2))
-    with torch.enable_grad():
-        wanted = function.call(*eager)
-    _require_unchanged(zip(compiled.held, kept, strict=True))
-    found = compiled(fast)
-    count = function.num_changed
-    _require_close(zip(found, wanted, strict=True))
-    _require_close(zip(fast[1:count], eager[1:count], strict=True))
-    if count:
-        # where a gradient is nothing but rounding, Adam steps by its sign: one step may be another
-        rate, _, index = inputs[count : count + 3]
-        _require_close([(fast[0], eager[0])], at_most=1e-6 + 2.0 * float(rate) * len(index))
-    _require_unchanged(zip([*fast[count:], *eager[count:]], [*inputs[count:]] * 2, strict=True))
-
-
-def _other_inputs(inputs: Sequence[Tensor], num_changed: int) -> list[Tensor]:
-    """Samples in reverse order, and other parameters where they are among the inputs that change."""
-    others, index = list(inputs), num_changed + 2 if num_changed else 0
-    others[index] = others[index].flip(-1)
-    if num_changed:
-        others[0] = others[0] * 1.01
-    return others
-
-
-def _require_close(pairs: Iterable[tuple[Tensor, Tensor]], at_most: float | None = None) -> None:
-    """Equal but for rounding, relative to the largest number of each tensor; NaN only where both are."""
-    for mine, other in pairs:
-        if not other.numel():
-            continue
-        known = other.double().nan_to_num(posinf=0.0, neginf=0.0)
-        size = float(known.abs().max())
-        limit = _TOLERANCE * size + 1e-9 if at_most is None else at_most
-        gap = (mine.double() - other.double()).abs()
-        gap = torch.where((mine == other) | (mine.isnan() & other.isnan()), 0.0, gap)
-        # NaN compares as false, so that it is a difference here
-        if not bool((gap <= limit).all()):
-            raise DriverError(
-                f"its compiled form differs from Python's by {float(gap.max()):.2g}, where the largest "
-                f"number is {size:.2g}"
-            )
-
-
-def _require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    for now, before in pairs:
-        same = (now == before) | (now.isnan() & before.isnan())
-        if not bool(same.all()):
-            raise DriverError("the policy or a loss changes a buffer or its input in place")
 
 
 def _named(function: TensorFunction, metrics: Tensor) -> list[Metrics]:

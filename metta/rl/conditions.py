@@ -35,7 +35,8 @@ class RunConditions:
 
     Threads and a driver that nobody chose are those that the run began with; `adopt` is called with the
     plan where that is another driver. Any other difference is an `InexactResumeError`, or with
-    `allow_inexact` a warning.
+    `allow_inexact` a warning. A plan whose driver is ``auto`` is open until `settle`, which lets `choose`
+    decide.
     """
 
     state_name = "conditions"
@@ -48,13 +49,16 @@ class RunConditions:
         *,
         are_set: Collection[str] = (),
         adopt: Callable[[NumericsPlan], NumericsPlan] | None = None,
+        choose: Callable[[NumericsPlan, int], NumericsPlan] | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         self.plan = plan
         self.allow_inexact = False
         self.differences: list[str] = []
         """In what the run that goes on here differs from the one that was saved."""
         self._open = [name for name in ("threads", "driver") if name not in are_set]
-        self._adopt = adopt
+        self._adopt, self._choose, self._announce = adopt, choose, announce
+        self._is_settled = False
         self._adopted: tuple[NumericsPlan, NumericsPlan] | None = None
         self._compared: Mapping[str, Any] | None = None
 
@@ -62,13 +66,28 @@ class RunConditions:
         """Plan and machine, as plain data."""
         return {"plan": dataclasses.asdict(self.plan), "machine": machine_of(self.plan.device)}
 
+    def settle(self, total_timesteps: int = 0) -> None:
+        """Decide what was left open, before the first update; afterwards it stays as it is.
+
+        The run is as long as its settings say, or `total_timesteps`, whichever is more.
+        """
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if self._compared is not None:
+            self.plan = self._plan_after(self._compared)
+        if self.plan.driver == "auto" and self._choose is not None:
+            self.plan = self._choose(self.plan, total_timesteps)
+        if self._announce is not None:
+            self._announce(self.plan.describe())
+
     def compare(self, state: Mapping[str, Any]) -> None:
         """Refuse to go on, or warn once, where the saved conditions differ from these."""
         if state is self._compared:
             return
         self._compared = state
         self.differences = [
-            *_differences(_saved_plan(state), dataclasses.asdict(self._plan_after(state))),
+            *_differences(self._saved_plan(state), dataclasses.asdict(self._plan_after(state))),
             *_differences(state["machine"], machine_of(self.plan.device)),
         ]
         if self.differences:
@@ -81,7 +100,7 @@ class RunConditions:
         torch.set_num_threads(self.plan.threads)
 
     def _plan_after(self, state: Mapping[str, Any]) -> NumericsPlan:
-        saved = _saved_plan(state)
+        saved = self._saved_plan(state)
         plan = dataclasses.replace(self.plan, **{name: saved[name] for name in self._open})
         compiled_alike = plan.driver == "eager" or plan.threads == self.plan.threads
         if self._adopt is None or (plan.driver == self.plan.driver and compiled_alike):
@@ -89,6 +108,13 @@ class RunConditions:
         if self._adopted is None or self._adopted[0] != plan:
             self._adopted = plan, self._adopt(plan)
         return self._adopted[1]
+
+    def _saved_plan(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Plans from before updates were compiled name no compiler, from before any update no driver."""
+        saved = {"compiler": "", **state["plan"]}
+        if saved["driver"] == "auto":
+            saved |= {"driver": self.plan.driver, "compiler": self.plan.compiler}
+        return saved
 
     def _tell(self, found: str) -> None:
         if not self.allow_inexact:
@@ -102,11 +128,6 @@ class RunConditions:
             MettaWarning,
             stacklevel=4,
         )
-
-
-def _saved_plan(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Checkpoints from before updates were compiled name no compiler."""
-    return {"compiler": "", **state["plan"]}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -22,49 +22,21 @@ _SWITCH = "METTA_COMPILE"
 
 
 class DriverChoice:
-    """Gives a `PPOOptimizer` its driver, at the start of a run and when it takes over a saved plan."""
+    """Gives a `PPOOptimizer` its driver, before its first update and when it takes over a saved plan."""
 
     def __init__(
         self,
+        config: TrainerConfig,
         ppo: PPOOptimizer,
         buffer: RolloutBuffer,
         losses: list[CustomLoss],
         announce: Announce,
     ) -> None:
-        self._ppo, self._buffer, self._losses, self._announce = ppo, buffer, losses, announce
+        self._config, self._ppo, self._buffer = config, ppo, buffer
+        self._losses, self._announce = losses, announce
 
-    def choose(self, config: TrainerConfig) -> str:
-        """The kind that `config` asks for, compiled where it must be; returns its name.
-
-        `auto` is decided by the length of the run and by what can be compiled, never by what lies in the
-        cache; with ``METTA_COMPILE=0`` in the environment it is eager. A driver that was asked for and
-        cannot be had is a `DriverError`.
-        """
-        kind = config.numerics.driver
-        if kind != "auto":
-            self._use(kind)
-            return kind
-        may_compile = self._ppo.device.type == "cpu" and os.environ.get(_SWITCH) != "0"
-        if may_compile and pays_back(config, self._buffer.rewards.numel()):
-            if compiler_name() is None:
-                self._announce(
-                    "no C++ compiler was found (looked for $CXX, g++ and clang++): updates run eagerly; "
-                    "compiled they would be faster, and this run is long enough"
-                )
-            elif self._use_planned("step"):
-                return "step"
-        return "eager"
-
-    def adopt(self, plan: NumericsPlan) -> NumericsPlan:
-        """Take over the driver of a saved plan, as far as it can be had here."""
-        kind, compiler = plan.driver, compiler_name()
-        with threads_set(plan.threads):
-            if kind == "eager" or compiler is None or not self._use_planned(kind):
-                kind, compiler = "eager", ""
-                self._ppo.driver = EagerDriver(self._ppo.optimizer)
-        return replace(plan, driver=kind, compiler=compiler)
-
-    def _use(self, kind: str) -> None:
+    def use(self, kind: str) -> None:
+        """The driver that was asked for, compiled where it must be; `DriverError` if it cannot be had."""
         self._ppo.driver = make_driver(kind, self._ppo.optimizer, self._announce)
         if kind == "eager":
             return
@@ -73,6 +45,33 @@ class DriverChoice:
         except ConfigError:
             # a loss that names a column which only a hook adds: the first update compiles, or says so
             return
+
+    def choose(self, plan: NumericsPlan, total_timesteps: int) -> NumericsPlan:
+        """The plan with a driver in place of ``auto``.
+
+        Decided by the length of the run and by what can be compiled, never by what lies in the cache;
+        with ``METTA_COMPILE=0`` in the environment it is eager.
+        """
+        may_compile = self._ppo.device.type == "cpu" and os.environ.get(_SWITCH) != "0"
+        num_samples = self._buffer.rewards.numel()
+        if not may_compile or not pays_back(self._config, num_samples, total_timesteps):
+            return replace(plan, driver="eager")
+        if compiler_name() is None:
+            self._announce(
+                "no C++ compiler was found (looked for $CXX, g++ and clang++): updates run eagerly; "
+                "compiled they would be faster, and this run is long enough"
+            )
+            return replace(plan, driver="eager")
+        return self.adopt(replace(plan, driver="step"))
+
+    def adopt(self, plan: NumericsPlan) -> NumericsPlan:
+        """Use the driver of a plan, as far as it can be had here; returns what came of it."""
+        kind, compiler = plan.driver, compiler_name()
+        with threads_set(plan.threads):
+            if kind == "eager" or compiler is None or not self._use_planned(kind):
+                kind, compiler = "eager", ""
+                self._ppo.driver = EagerDriver(self._ppo.optimizer)
+        return replace(plan, driver=kind, compiler=compiler)
 
     def _use_planned(self, kind: str) -> bool:
         eager = EagerDriver(self._ppo.optimizer)

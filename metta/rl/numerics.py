@@ -108,8 +108,10 @@ def threads_for(policy: Policy, num_samples: int = 1) -> int:
     return 1 if is_little and not convolves else torch.get_num_threads()
 
 
-def pays_back(config: TrainerConfig, num_samples: int) -> bool:
+def pays_back(config: TrainerConfig, num_samples: int, total_timesteps: int = 0) -> bool:
     """Whether a run with rollouts of `num_samples` is long enough to wait for a compiler.
+
+    It is as long as its settings say, or `total_timesteps`, whichever is more.
 
     Compiled minibatches save the overhead of each operation, and some time per sample. A run must save
     about three times what compiling takes, so that one that is stopped early has lost nothing either.
@@ -117,7 +119,7 @@ def pays_back(config: TrainerConfig, num_samples: int) -> bool:
     ppo = config.ppo
     size = ppo.minibatch_size
     minibatches = max(1, num_samples // size) if size else ppo.num_minibatches
-    rollouts = config.total_timesteps / num_samples
+    rollouts = max(config.total_timesteps, total_timesteps) / num_samples
     saved = (
         rollouts
         * ppo.update_epochs
@@ -134,7 +136,7 @@ def resolve_plan(
     actor: str,
     driver: str,
 ) -> NumericsPlan:
-    """What was chosen, in one place; `actor` and `driver` are the kinds that were really built."""
+    """What was chosen, in one place; `actor` and `driver` are those that were built, or ``auto``."""
     return NumericsPlan(
         threads=threads,
         actor=actor,
@@ -142,7 +144,7 @@ def resolve_plan(
         groups=num_groups,
         dtype=str(policy.precision if policy.dtype == torch.float32 else policy.dtype),
         device=str(policy.device),
-        compiler=(compiler_name() or "") if driver != "eager" else "",
+        compiler="" if driver in ("auto", "eager") else compiler_name() or "",
     )
 
 

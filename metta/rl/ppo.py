@@ -1,6 +1,6 @@
 """`PPOOptimizer`: advantages, minibatches, and the passes over a rollout."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +76,8 @@ class PPOOptimizer:
         rates = [group["lr"] for group in optimizer.param_groups]
         self._rate_shares = [rate / self.base_lr if self.base_lr else 1.0 for rate in rates]
         self.driver: Driver = driver or EagerDriver(optimizer)
+        self.before_update: Callable[[], None] | None = None
+        """Called before each update; may choose the driver."""
         self._architecture = policy.architecture_hash()
         self._check_parameters()
 
@@ -176,6 +178,8 @@ class PPOOptimizer:
         Afterwards the policy's normalisers take the rollout in, unless a step had to be skipped: one
         reward of 1e30 would set their scale for good.
         """
+        if self.before_update is not None:
+            self.before_update()
         data = experience.columns if isinstance(experience, RolloutBuffer) else experience
         columns = check_rollout(data, self.policy, self._architecture)
         known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()

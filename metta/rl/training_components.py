@@ -108,6 +108,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         *parts, seed=config.seed, actor=config.numerics.actor, curriculum=curriculum
     )
     conditions = _conditions(config, ppo, collector, losses)
+    ppo.before_update = conditions.settle
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state
@@ -127,25 +128,32 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
 def _conditions(
     config: TrainerConfig, ppo: PPOOptimizer, collector: RolloutCollector, losses: list[CustomLoss]
 ) -> RunConditions:
-    """The plan of the numbers, with the driver that it names in place."""
+    """The plan of the numbers; a driver that was asked for is in place, ``auto`` is decided later.
+
+    By then it is known how long the run is, and whether it goes on from a checkpoint.
+    """
     policy, buffer, numerics = ppo.policy, collector.experience, config.numerics
     batch = buffer.rewards.numel()
     num_samples = config.ppo.minibatch_size or batch // config.ppo.num_minibatches
     threads = numerics.threads or threads_for(policy, num_samples)
-    choice = DriverChoice(ppo, buffer, losses, _announcer(config))
-    with threads_set(threads):  # compiled code is made for a number of threads
-        driver = choice.choose(config)
+    announce = _announcer(config)
+    choice = DriverChoice(config, ppo, buffer, losses, announce)
+    if numerics.driver != "auto":
+        with threads_set(threads):  # compiled code is made for a number of threads
+            choice.use(numerics.driver)
     plan = resolve_plan(
         policy, threads=threads, num_groups=collector.vec_env.num_groups,
-        actor=collector.actor_kind, driver=driver,
+        actor=collector.actor_kind, driver=numerics.driver,
     )  # fmt: skip
     chosen = {"threads": numerics.threads > 0, "driver": numerics.driver != "auto"}
     are_set = [name for name, is_set in chosen.items() if is_set]
-    return RunConditions(plan, are_set=are_set, adopt=choice.adopt)
+    return RunConditions(
+        plan, are_set=are_set, adopt=choice.adopt, choose=choice.choose, announce=announce
+    )
 
 
 def _announcer(config: TrainerConfig) -> Announce:
-    """Where one line about what takes long goes: standard error, unless the run is to be quiet."""
+    """Where a line about how numbers are computed goes: standard error, unless the run is to be quiet."""
 
     def announce(text: str) -> None:
         if config.verbose:

@@ -18,8 +18,10 @@ from metta.rl.optimizer import AdamState, FlatAdam, adam_step
 from metta.rl.rollout_data import STATE_PREFIX, Minibatch, cut_minibatch
 from metta.rl.update import UpdateCoefs, UpdateRules, add_gradients, is_empty, learn_minibatch
 
-__all__ = ["TensorFunction", "flat_update", "gradients_only"]
+__all__ = ["NUM_REPORTS", "TensorFunction", "flat_update", "gradients_only"]
 
+NUM_REPORTS = 3
+"""The leading outputs: losses, a flag, and metrics; gradients may follow."""
 NUM_ADAM = 4
 """The leading inputs that `flat_update` changes: parameters, two moments, and the count of steps."""
 
@@ -31,6 +33,8 @@ class TensorFunction:
     call: Callable[..., tuple[Tensor, ...]]
     num_changed: int
     """How many of its leading inputs it changes in place."""
+    sizes: list[int] = field(default_factory=list)
+    """Numbers of each parameter in the flat vectors that it changes."""
     metric_names: list[str] = field(default_factory=list)
     without_gradient: list[int] = field(default_factory=list)
     """Parameters, by number, that the loss does not depend on."""
@@ -82,13 +86,14 @@ def flat_update(rules: UpdateRules, optimizer: FlatAdam, names: Sequence[str]) -
     Returns rows ``[M, 10]``, whether the update has stopped, and metrics ``[M * pieces, K]``.
     """
     parameters, group = optimizer.parameters, dict(optimizer.param_groups[0])
+    sizes = [parameter.numel() for parameter in parameters]
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
         flat, exp_avg, exp_avg_sq, count, rate, stopped, index, *rest = tensors
         coefs, columns = _named(rules, names, rest)
         rows, seen = [], []
         for items in index.unbind():
-            pieces = flat.split([p.numel() for p in parameters])
+            pieces = flat.split(sizes)
             pairs = zip(pieces, parameters, strict=True)
             leaves = [piece.view(p.shape).detach().requires_grad_() for piece, p in pairs]
             state = AdamState(flat, flat, exp_avg, exp_avg_sq, count)
@@ -100,7 +105,7 @@ def flat_update(rules: UpdateRules, optimizer: FlatAdam, names: Sequence[str]) -
             seen += metrics
         return torch.stack(rows), stopped, _as_matrix(made, seen, flat)
 
-    made = TensorFunction(call, NUM_ADAM)
+    made = TensorFunction(call, NUM_ADAM, sizes)
     return made
 
 

@@ -92,7 +92,7 @@ def test_the_driver_of_the_checkpoint_is_taken_over_when_nobody_chose_one(tmp_pa
         compiled.learn(compiled.collect_rollouts())
         compiled.save(tmp_path / "compiled")
         with trainer(driver="auto") as resumed:
-            assert resumed.plan.driver == "eager"
+            assert resumed.plan.driver == "auto"
             resumed.load(tmp_path / "compiled")
             assert (resumed.plan.driver, resumed.plan.compiler) == ("step", compiler_name())
             for run in (compiled, resumed):

@@ -5,6 +5,7 @@ import io
 import pickle
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from metta.rl.graph_trace import TracedGraph, trace
 from metta.rl.ppo import PPOOptimizer
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.python_state import python_state
+from metta.rl.training_state import TrainerState
 from metta.rl.update import UpdateRules
 from metta.rl.update_graph import gradients_only
 from tests.rl.update_cases import CASES, Case, OwnNetwork, smooth
@@ -161,8 +163,7 @@ def test_the_reason_is_named_when_a_network_cannot_be_compiled(fault: str, messa
     before = learner.policy.parameter_hash()
     with pytest.raises(DriverError, match=message):
         learner.update(case.rollouts(1)[0])
-    if fault != "changes a buffer":
-        assert learner.policy.parameter_hash() == before
+    assert learner.policy.parameter_hash() == before
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -231,15 +232,69 @@ LONG = {"total_timesteps": 100_000_000, "num_envs": 2, "n_steps": 16, "hidden_si
 def test_auto_compiles_when_the_run_is_long_and_says_so_in_the_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def planned(**settings: Any) -> tuple[str, bool]:
+        with PPOTrainer(None, "CartPole-v1", **LONG | settings) as trainer:
+            rollout = trainer.collect_rollouts()
+            assert (trainer.plan.driver, trainer.plan.compiler) == ("auto", "")
+            trainer.learn(rollout)
+            return trainer.plan.driver, bool(trainer.plan.compiler)
+
     monkeypatch.setenv("METTA_COMPILE", "1")
-    with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
-        assert (trainer.plan.driver, bool(trainer.plan.compiler)) == ("step", True)
-        trainer.learn(trainer.collect_rollouts())
-    with PPOTrainer(None, "CartPole-v1", **LONG | {"total_timesteps": 10_000}) as trainer:
-        assert (trainer.plan.driver, trainer.plan.compiler) == ("eager", "")
+    assert planned() == ("step", True)
+    assert planned(total_timesteps=10_000) == ("eager", False)
     monkeypatch.setenv("METTA_COMPILE", "0")
+    assert planned() == ("eager", False)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_auto_compiles_when_a_call_of_train_is_longer_than_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("METTA_COMPILE", "1")
+
+    def stop(state: TrainerState, _: dict[str, float]) -> None:
+        state.request_stop("one epoch is enough")
+
+    short = LONG | {"total_timesteps": 32}
+    for total, driver in ((32, "eager"), (100_000_000, "step")):
+        with PPOTrainer(None, "CartPole-v1", **short) as trainer:
+            trainer.train(total, on_epoch_end=stop)
+            assert trainer.plan.driver == driver
+            trainer.train(100_000_000, on_epoch_end=stop)  # one plan for a whole run
+            assert trainer.plan.driver == driver
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_one_line_says_how_numbers_are_computed_when_training_begins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with PPOTrainer(None, "CartPole-v1", **LONG | {"total_timesteps": 64}) as trainer:
+        assert capsys.readouterr().err == ""
+        trainer.train()
+        trainer.train()
+        assert capsys.readouterr().err == f"metta: {trainer.plan.describe()}\n"
+    with PPOTrainer(None, "CartPole-v1", **LONG, verbose=False) as trainer:
+        trainer.train(32)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("trained", [False, True])
+def test_nothing_is_compiled_when_the_run_that_goes_on_was_eager(
+    trained: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METTA_COMPILE", "1")
+    with PPOTrainer(None, "CartPole-v1", **LONG | {"total_timesteps": 64}) as trainer:
+        if trained:
+            trainer.train(32)
+        trainer.save(tmp_path)
+    Interpreted.made = 0
     with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
-        assert trainer.plan.driver == "eager"
+        trainer.load(tmp_path)
+        trainer.learn(trainer.collect_rollouts())
+        # a run that was saved before its first update has no driver yet
+        assert trainer.plan.driver == ("eager" if trained else "step")
+        assert Interpreted.made == (0 if trained else 1)
 
 
 def test_auto_says_in_one_line_when_no_compiler_is_there(
@@ -248,6 +303,7 @@ def test_auto_says_in_one_line_when_no_compiler_is_there(
     monkeypatch.setenv("METTA_COMPILE", "1")
     monkeypatch.setattr(driver_choice, "compiler_name", lambda: None)
     with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
+        trainer.learn(trainer.collect_rollouts())
         assert trainer.plan.driver == "eager"
     said = [line for line in capsys.readouterr().err.splitlines() if "compiler" in line]
     assert len(said) == 1
@@ -259,8 +315,8 @@ def test_auto_runs_eagerly_and_says_why_when_a_network_cannot_be_compiled(
 ) -> None:
     monkeypatch.setenv("METTA_COMPILE", "1")
     with PPOTrainer(Wrong("looks"), "CartPole-v1", **LONG) as trainer:
-        assert trainer.plan.driver == "eager"
         trainer.learn(trainer.collect_rollouts())
+        assert trainer.plan.driver == "eager"
     assert "updates run eagerly: " in capsys.readouterr().err
 
 
@@ -371,8 +427,9 @@ def test_frozen_parameters_stay_when_an_optimizer_of_torch_holds_them() -> None:
         lambda inputs, rows: inputs[2].zero_(),
         lambda inputs, rows: inputs[1].mul_(1.01),
         lambda inputs, rows: rows.fill_(float("nan")),
+        lambda inputs, rows: rows[:, 4].add_(1e-3),
     ],
-    ids=["weights", "second moment", "first moment", "nan"],
+    ids=["weights", "second moment", "first moment", "nan", "divergence"],
 )
 @pytest.mark.parametrize("limit", [None, 1e-4])
 def test_whatever_is_wrong_in_compiled_code_is_noticed(
@@ -394,6 +451,29 @@ def test_whatever_is_wrong_in_compiled_code_is_noticed(
     }
     with pytest.raises(DriverError, match="differs from Python's"):
         PPOTrainer(None, "CartPole-v1", **settings)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["weights", "first moment", "second moment"])
+def test_one_wrong_layer_is_noticed_when_others_have_larger_gradients(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spoilt(Interpreted):
+        def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+            before = tensors[0].clone()
+            outputs = super().__call__(tensors)
+            head = slice(len(before) - 8, None)  # the last parameters: a head
+            if place:
+                tensors[place][head] *= 1.01
+            else:
+                tensors[0][head] = before[head]
+            return outputs
+
+    monkeypatch.setattr(compiled_driver, "compile_graph", lambda graph, *_: Spoilt(graph))
+    case = CASES["mlp"]
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    rollout = case.rollouts(1)[0]
+    with pytest.raises(DriverError, match="differs from Python's"):
+        learner.update(rollout)
 
 
 @pytest.mark.usefixtures("interpreted")
