@@ -19,6 +19,7 @@ __all__ = ["STALE_DIFFERENCE", "WRONG_DIFFERENCE", "ReplayedActor"]
 STALE_DIFFERENCE = 1e-4
 """From the policy, relative to a row's largest parameter; beyond it a trace is made anew."""
 WRONG_DIFFERENCE = 1e-2
+"""Beyond it training ends; below, a new trace differs by rounding: 4e-3 where large weights cancel."""
 
 
 class ReplayedActor:
@@ -38,6 +39,7 @@ class ReplayedActor:
         )
         self.moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._plain: tuple[Any, ...] = ()
+        self._rounding = 0.0
         self._trace(policy)
         self.refresh(policy)
 
@@ -50,15 +52,18 @@ class ReplayedActor:
         if policy.module is not self.program.module:
             self._trace(policy)
         plain = tuple(plain_values(policy.module))
-        is_same = plain == self._plain and not has_own_code(policy.module)
+        looks_same = plain == self._plain
+        is_same = looks_same and not has_own_code(policy.module)
         self._plain = plain
         self._copy(policy, is_same=is_same)
-        if is_same or self._difference() <= STALE_DIFFERENCE:
+        allowed = max(STALE_DIFFERENCE, 2 * self._rounding) if looks_same else STALE_DIFFERENCE
+        if is_same or self._difference() <= allowed:
             return
         # a Python attribute that was a constant of the trace has changed
         self._trace(policy)
         self._copy(policy, is_same=False)
-        if not self._difference() <= WRONG_DIFFERENCE:
+        self._rounding = self._difference()
+        if not self._rounding <= WRONG_DIFFERENCE:
             raise ActorError("the actor does not agree with the policy; use actor='eager'")
 
     def _params(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:

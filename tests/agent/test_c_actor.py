@@ -280,6 +280,59 @@ def test_refresh_is_refused_when_values_are_wrong(monkeypatch):
         actor.refresh(policy)
 
 
+class Cancelling(nn.Module):
+    """Large sums that cancel: their rounding depends on the order of the terms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.actor, self.critic = nn.Linear(5, 256), nn.Linear(256, 3), nn.Linear(256, 1)
+        with torch.no_grad():
+            self.body.weight[128:], self.body.bias[128:] = (
+                self.body.weight[:128],
+                self.body.bias[:128],
+            )
+            self.actor.weight[:, :128] = 3.0 * torch.randn(3, 128)
+            self.actor.weight[:, 128:] = -self.actor.weight[:, :128]
+
+    def forward(self, obs):
+        features = torch.relu(self.body(obs))
+        return self.actor(features), self.critic(features)
+
+
+def test_a_sound_network_acts_when_its_weights_are_large_and_cancel():
+    policy = Policy(Cancelling(), VECTOR, DISCRETE)
+    actor = CActor(policy)
+    program = actor.program
+    actor.refresh(policy)
+    assert actor.program is program
+
+
+@pytest.mark.parametrize(("rounding", "num_traces"), [(5e-5, 0), (5e-3, 1)])
+def test_a_trace_is_made_once_when_rounding_is_all_that_it_leaves(
+    rounding, num_traces, monkeypatch
+):
+    policy, programs = Policy(Cancelling(), VECTOR, DISCRETE), []
+    actor = CActor(policy)
+    actor._rounding = 0.0
+    monkeypatch.setattr(CActor, "_difference", lambda _: rounding)
+    for _ in range(3):
+        programs.append(actor.program)
+        actor.refresh(policy)
+    assert len({id(program) for program in [*programs, actor.program]}) == 1 + num_traces
+    policy.module.changed = True
+    actor.refresh(policy)
+    assert (actor.program is programs[-1]) == (num_traces == 0)
+
+
+def test_refresh_is_refused_when_a_new_trace_differs_by_more_than_rounding(monkeypatch):
+    policy = Policy(Cancelling(), VECTOR, DISCRETE)
+    actor = CActor(policy)
+    monkeypatch.setattr(CActor, "_difference", lambda _: 2e-2)
+    with pytest.raises(ActorError, match="does not agree"):
+        actor.refresh(policy)
+
+
 def test_threads_get_their_own_results_when_they_share_a_network():
     shared = network((0, 0.0, np.ones((64, 1), np.float32), None), (1, 0.0, None, None))
     given = [np.full((20_000, 1), value, np.float32) for value in (0.25, -2.0, 3.0)]
