@@ -76,17 +76,27 @@ class ObsLeaf:
             "observation_space or convert the observation"
         )
 
-    def draw(self, generator: np.random.Generator, *lead: int) -> np.ndarray:
-        """Numbers ``[*lead, *shape]`` of this leaf's kind that say nothing; whole ones are small."""
+    def draw(
+        self, generator: np.random.Generator, *lead: int, largest_integer: int = 1
+    ) -> np.ndarray:
+        """Numbers ``[*lead, *shape]`` of this leaf's kind that say nothing.
+
+        Integers that count no categories are in ``0..largest_integer``, at most 255.
+        """
         shape = (*lead, *self.shape)
-        if self.dtype.kind == "f":
-            return generator.standard_normal(shape, np.float32).astype(self.dtype, copy=False)
-        if self.kind != "discrete":
-            return generator.integers(0, 2, shape, np.uint8).astype(self.dtype, copy=False)
-        starts, categories = (
-            np.reshape(numbers, self.shape) for numbers in (self.starts, self.categories)
-        )
-        return generator.integers(starts, starts + categories, shape).astype(self.dtype)
+        values: np.ndarray
+        if self.kind == "discrete":
+            starts, categories = (
+                np.reshape(numbers, self.shape) for numbers in (self.starts, self.categories)
+            )
+            values = generator.integers(starts, starts + categories, shape)
+        elif self.dtype.kind == "f":
+            values = generator.standard_normal(shape, np.float32)
+        else:
+            is_bit = self.kind == "binary" or self.dtype.kind == "b"
+            largest = 1 if is_bit else min(largest_integer, np.iinfo(self.dtype).max)
+            values = generator.integers(0, largest, shape, np.uint8, endpoint=True)
+        return values.astype(self.dtype, copy=False)
 
     @property
     def is_image(self) -> bool:

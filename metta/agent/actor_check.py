@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from metta.agent.action_spec import ActionSpec
-from metta.spaces import ObsLeaf, ObsSpec
+from metta.spaces import ObsSpec
 
 __all__ = ["difference", "random_mask", "random_obs", "same_actions"]
 
@@ -17,23 +17,11 @@ def random_obs(
     spec: ObsSpec, generator: np.random.Generator, num_rows: int
 ) -> dict[str, np.ndarray]:
     """Leaves ``[n, ...]`` that an environment could return; some floats are large, to meet clipping."""
-    return {leaf.key: _random_leaf(leaf, generator, num_rows) for leaf in spec.leaves}
-
-
-def _random_leaf(leaf: ObsLeaf, generator: np.random.Generator, num_rows: int) -> np.ndarray:
-    shape = (num_rows, *leaf.shape)
-    values: np.ndarray
-    if leaf.kind == "discrete":
-        first = np.reshape(leaf.starts, leaf.shape)
-        values = first + generator.integers(0, np.reshape(leaf.categories, leaf.shape), shape)
-    elif leaf.kind == "binary" or leaf.dtype.kind == "b":
-        values = generator.integers(0, 2, shape)
-    elif leaf.dtype.kind == "f":
-        far = generator.random((num_rows, *(1,) * len(leaf.shape))) < 0.2
-        values = generator.standard_normal(shape) * np.where(far, _FAR, 1.0)
-    else:
-        values = generator.integers(0, min(255, np.iinfo(leaf.dtype).max), shape, endpoint=True)
-    return values.astype(leaf.dtype)
+    obs = {leaf.key: leaf.draw(generator, num_rows, largest_integer=255) for leaf in spec.leaves}
+    for leaf in obs.values():
+        if leaf.dtype.kind == "f":
+            leaf[generator.random(num_rows) < 0.2] *= _FAR
+    return obs
 
 
 def random_mask(

@@ -241,6 +241,7 @@ def test_random_observations_are_members_of_their_space_when_drawn():
         assert all(space[leaf.key].contains(np.asarray(row)) for row in obs[leaf.key])
         assert len(np.unique(obs[leaf.key])) > 1
     assert np.abs(obs["vector"]).max() > 50  # some rows meet the clipping of normalisers
+    assert (obs["image"].max(), obs["small"].max()) == (255, 127)
 
 
 # --- NumpyActor ------------------------------------------------------------------------------------------
