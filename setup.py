@@ -9,7 +9,7 @@ setup(
         Extension(
             "metta.agent._native",
             sources=["metta/agent/_native.c"],
-            depends=["metta/agent/_network.h", "metta/envs/_fused_actor.h"],
+            depends=["metta/agent/_network.h", *SHARED],
             # a fused multiply-add is welcome here: actors are compared with the policy, not with a twin
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,

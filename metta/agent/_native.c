@@ -2,7 +2,8 @@
  *
  * A network is a capsule that holds copies of its weights, and is never changed: new weights are a new
  * network. Nothing of the caller's memory is touched before every array's dtype, shape and layout were
- * checked. The GIL is released.
+ * checked. Calls from Python hold the GIL, since a network works in memory of its own; fused rollouts call
+ * `act` without it, and need the network for themselves.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -10,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../envs/_arrays.h"
 #include "../envs/_fused_actor.h"
 
 enum { BLOCK_ROWS = 4, BLOCK_OUTPUTS = 16, ALIGNMENT = 64 };
@@ -186,6 +188,18 @@ static const float *block_params(const Network *network, char kind, const void *
     return network->run(network);
 }
 
+/* Parameters [num_rows, num_outputs] of all rows. */
+static void all_params(const Network *network, char kind, const void *obs, int64_t num_rows, float *params)
+{
+    const int64_t count = network->num_outputs;
+    for (int64_t first = 0; first < num_rows; first += BLOCK_ROWS) {
+        const int64_t rows = num_rows - first < BLOCK_ROWS ? num_rows - first : BLOCK_ROWS;
+        const float *found = block_params(network, kind, obs, first, rows);
+        for (int64_t row = 0; row < rows; ++row)
+            memcpy(params + (first + row) * count, found + row * padded(count), (size_t)count * sizeof(float));
+    }
+}
+
 /* The first of the largest; NaN counts as larger than every number, as in torch. */
 static int64_t best_of(const float *params, const float *noise, const uint8_t *mask, int64_t count)
 {
@@ -203,52 +217,15 @@ static int64_t best_of(const float *params, const float *noise, const uint8_t *m
 static void act(const FusedActor *actor, char kind, const void *obs, const float *noise,
                 const uint8_t *mask, int64_t num_rows, int64_t *actions, float *params)
 {
-    const Network *network = (const Network *)actor;
-    const int64_t count = actor->num_actions, stride = padded(count);
-    for (int64_t first = 0; first < num_rows; first += BLOCK_ROWS) {
-        const int64_t rows = num_rows - first < BLOCK_ROWS ? num_rows - first : BLOCK_ROWS;
-        const float *found = block_params(network, kind, obs, first, rows);
-        for (int64_t row = 0; row < rows; ++row) {
-            const int64_t at = (first + row) * count;
-            memcpy(params + at, found + row * stride, (size_t)count * sizeof(float));
-            actions[first + row] = best_of(params + at, noise + at, mask ? mask + at : NULL, count);
-        }
+    const int64_t count = actor->num_actions;
+    all_params((const Network *)actor, kind, obs, num_rows, params);
+    for (int64_t row = 0; row < num_rows; ++row) {
+        const int64_t at = row * count;
+        actions[row] = best_of(params + at, noise + at, mask ? mask + at : NULL, count);
     }
 }
 
 /* --- from Python ----------------------------------------------------------------------------------- */
-
-static char kind_of(const Py_buffer *view)
-{
-    const char *format = view->format ? view->format : "B";
-    if (format[0] == '@' || format[0] == '=')
-        ++format;
-    if (format[0] == '\0' || format[1] != '\0')
-        return 0;
-    const char letter = format[0] == 'l' ? 'q' : (format[0] == 'L' ? 'Q' : format[0]);
-    return size_of_kind(letter) == view->itemsize ? letter : 0;
-}
-
-/* An array of one kind (0: any) and of rows * columns elements (rows < 0: any number of rows). */
-static int open_array(PyObject *object, const char *name, char kind, int writable, Py_ssize_t rows,
-                      Py_ssize_t columns, Py_buffer *view)
-{
-    if (PyObject_GetBuffer(object, view, writable ? PyBUF_RECORDS : PyBUF_RECORDS_RO) < 0)
-        return -1;
-    const char *problem = NULL;
-    const Py_ssize_t count = view->itemsize ? view->len / view->itemsize : 0;
-    if (!kind_of(view) || (kind && kind_of(view) != kind))
-        problem = "another dtype";
-    else if (!PyBuffer_IsContiguous(view, 'C'))
-        problem = "another layout";
-    else if (view->ndim < 1 || (rows >= 0 && view->shape[0] != rows) || count != view->shape[0] * columns)
-        problem = "another shape";
-    if (!problem)
-        return 0;
-    PyErr_Format(PyExc_ValueError, "%s has %s than this network needs", name, problem);
-    PyBuffer_Release(view);
-    return -1;
-}
 
 /* Zeroed and aligned memory that lives as long as the network; NULL with an exception set. */
 static void *reserve(Network *network, int64_t bytes)
@@ -279,7 +256,7 @@ static void destroy(PyObject *capsule)
 static int copy_linear(Network *network, Step *step, int64_t inputs, PyObject *weight, PyObject *bias)
 {
     Py_buffer view;
-    if (open_array(weight, "weight", 'f', 0, -1, inputs, &view) < 0)
+    if (open_array(weight, &(Expected){"weight", 'f', 0, 2, {ANY_LENGTH, inputs}}, &view) < 0)
         return -1;
     const int64_t outputs = view.shape[0], stride = padded(outputs);
     step->inputs = inputs, step->outputs = outputs;
@@ -297,7 +274,7 @@ static int copy_linear(Network *network, Step *step, int64_t inputs, PyObject *w
         return -1;
     if (bias == Py_None)
         return 0;
-    if (open_array(bias, "bias", 'f', 0, outputs, 1, &view) < 0)
+    if (open_array(bias, &(Expected){"bias", 'f', 0, 1, {outputs}}, &view) < 0)
         return -1;
     memcpy(step->bias, view.buf, (size_t)view.len);
     PyBuffer_Release(&view);
@@ -308,7 +285,7 @@ static int copy_linear(Network *network, Step *step, int64_t inputs, PyObject *w
 static void *copy_vector(Network *network, PyObject *object, const char *name, char kind, int64_t count)
 {
     Py_buffer view;
-    if (open_array(object, name, kind, 0, count, 1, &view) < 0)
+    if (open_array(object, &(Expected){name, kind, 0, 1, {count}}, &view) < 0)
         return NULL;
     void *copy = reserve(network, view.len);
     if (copy)
@@ -420,30 +397,39 @@ static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args)
     return capsule;
 }
 
+/* Opens obs, params, and where they are wanted actions, noise and mask; the network, or NULL with an
+ * exception set. */
+static const Network *open_call(PyObject *capsule, PyObject *const *objects, int count, Py_buffer *views)
+{
+    const Network *network = PyCapsule_GetPointer(capsule, FUSED_ACTOR_CAPSULE);
+    Py_ssize_t rows = ANY_LENGTH;
+    for (int i = 0; network && i < count; ++i) {
+        const Py_ssize_t inputs = network->actor.num_inputs, outputs = network->num_outputs;
+        const Expected expected[] = {
+            {"obs", ANY_KIND, 0, ANY_LENGTH, {ANY_LENGTH, inputs}}, {"params", 'f', 1, 2, {rows, outputs}},
+            {"actions", 'q', 1, 1, {rows}}, {"noise", 'f', 0, 2, {rows, outputs}},
+            {"mask", '?', 0, 2, {rows, outputs}},
+        };
+        if (open_array(objects[i], &expected[i], &views[i]) < 0) {
+            release(views, i);
+            return NULL;
+        }
+        rows = views[0].shape[0];
+    }
+    return network;
+}
+
 static PyObject *forward(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *capsule, *obs_object, *params_object;
-    Py_buffer obs, params;
-    if (!PyArg_ParseTuple(args, "OOO:forward", &capsule, &obs_object, &params_object))
+    PyObject *capsule, *objects[2];
+    Py_buffer views[2];
+    if (!PyArg_ParseTuple(args, "OOO:forward", &capsule, &objects[0], &objects[1]))
         return NULL;
-    const Network *network = PyCapsule_GetPointer(capsule, FUSED_ACTOR_CAPSULE);
-    if (!network || open_array(obs_object, "obs", 0, 0, -1, network->actor.num_inputs, &obs) < 0)
+    const Network *network = open_call(capsule, objects, 2, views);
+    if (!network)
         return NULL;
-    if (open_array(params_object, "params", 'f', 1, obs.shape[0], network->num_outputs, &params) < 0) {
-        PyBuffer_Release(&obs);
-        return NULL;
-    }
-    const int64_t num_rows = obs.shape[0], count = network->num_outputs;
-    /* under the lock of Python: the scratch memory belongs to the network */
-    for (int64_t first = 0; first < num_rows; first += BLOCK_ROWS) {
-        const int64_t rows = num_rows - first < BLOCK_ROWS ? num_rows - first : BLOCK_ROWS;
-        const float *found = block_params(network, kind_of(&obs), obs.buf, first, rows);
-        for (int64_t row = 0; row < rows; ++row)
-            memcpy((float *)params.buf + (first + row) * count, found + row * padded(count),
-                   (size_t)count * sizeof(float));
-    }
-    PyBuffer_Release(&params);
-    PyBuffer_Release(&obs);
+    all_params(network, kind_of(&views[0]), views[0].buf, views[0].shape[0], views[1].buf);
+    release(views, 2);
     Py_RETURN_NONE;
 }
 
@@ -451,32 +437,16 @@ static PyObject *sample(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *capsule, *objects[5];
     Py_buffer views[5];
-    int opened = 0;
-    if (!PyArg_ParseTuple(args, "OOOOOO:sample", &capsule, &objects[0], &objects[1], &objects[2], &objects[3],
+    if (!PyArg_ParseTuple(args, "OOOOOO:sample", &capsule, &objects[0], &objects[2], &objects[1], &objects[3],
                           &objects[4]))
         return NULL;
-    const Network *network = PyCapsule_GetPointer(capsule, FUSED_ACTOR_CAPSULE);
-    if (!network || open_array(objects[0], "obs", 0, 0, -1, network->actor.num_inputs, &views[0]) < 0)
-        return NULL;
-    const int64_t rows = views[0].shape[0], count = network->actor.num_actions;
     const int has_mask = objects[4] != Py_None;
-    const struct {
-        const char *name, kind;
-        int writable;
-        int64_t columns;
-    } others[] = {{"actions", 'q', 1, 1}, {"params", 'f', 1, count}, {"noise", 'f', 0, count},
-                  {"mask", '?', 0, count}};
-    for (; opened < 3 + has_mask; ++opened)
-        if (open_array(objects[opened + 1], others[opened].name, others[opened].kind,
-                       others[opened].writable, rows, others[opened].columns, &views[opened + 1]) < 0)
-            break;
-    if (!PyErr_Occurred())
-        act(&network->actor, kind_of(&views[0]), views[0].buf, views[3].buf,
-            has_mask ? views[4].buf : NULL, rows, views[1].buf, views[2].buf);
-    for (; opened >= 0; --opened)
-        PyBuffer_Release(&views[opened]);
-    if (PyErr_Occurred())
+    const Network *network = open_call(capsule, objects, 4 + has_mask, views);
+    if (!network)
         return NULL;
+    act(&network->actor, kind_of(&views[0]), views[0].buf, views[3].buf, has_mask ? views[4].buf : NULL,
+        views[0].shape[0], views[2].buf, views[1].buf);
+    release(views, 4 + has_mask);
     Py_RETURN_NONE;
 }
 

@@ -8,9 +8,10 @@
 #include <string.h>
 
 enum { LONGEST = 3 };
-enum { ANY_LENGTH = -1 };
+enum { ANY_LENGTH = -1, ANY_KIND = '*' };
 
-/* kind: 'q' int64, 'i' int32, 'B' uint8, '?' bool, 'f' float32, 'd' float64 */
+/* kind: 'q' int64, 'i' int32, 'B' uint8, '?' bool, 'f' float32, 'd' float64, or any that `kind_of` knows;
+ * ndim ANY_LENGTH: rows [shape[0], ...] of shape[1] elements */
 typedef struct {
     const char *name;
     char kind;
@@ -18,6 +19,7 @@ typedef struct {
     Py_ssize_t shape[LONGEST];
 } Expected;
 
+/* The struct format of the elements, whole numbers by their size; 0 where it is none of numbers. */
 static char kind_of(const Py_buffer *view)
 {
     const char *format = view->format ? view->format : "B";
@@ -27,27 +29,40 @@ static char kind_of(const Py_buffer *view)
         return 0;
     if (strchr("lqi", format[0]))
         return view->itemsize == 8 ? 'q' : (view->itemsize == 4 ? 'i' : 0);
-    return format[0];
+    if (strchr("LQI", format[0]))
+        return view->itemsize == 8 ? 'Q' : (view->itemsize == 4 ? 'I' : 0);
+    return strchr("fdB?bhH", format[0]) ? format[0] : 0;
+}
+
+static Py_ssize_t row_size(const Py_buffer *view)
+{
+    Py_ssize_t size = 1;
+    for (int axis = 1; axis < view->ndim; ++axis)
+        size *= view->shape[axis];
+    return size;
 }
 
 static int open_array(PyObject *object, const Expected *expected, Py_buffer *view)
 {
     if (PyObject_GetBuffer(object, view, expected->writable ? PyBUF_RECORDS : PyBUF_RECORDS_RO) < 0)
         return -1;
-    const char *problem = NULL;
-    if (kind_of(view) != expected->kind)
-        problem = "has another dtype";
-    else if (view->ndim != expected->ndim)
-        problem = "has another number of dimensions";
+    const char kind = kind_of(view), *problem = NULL;
+    const int is_rows = expected->ndim == ANY_LENGTH;
+    if (!kind || (expected->kind != ANY_KIND && kind != expected->kind))
+        problem = "dtype";
+    else if (is_rows ? view->ndim < 1 : view->ndim != expected->ndim)
+        problem = "number of dimensions";
     else if (!PyBuffer_IsContiguous(view, 'C'))
-        problem = "is not C-contiguous";
-    for (int axis = 0; !problem && axis < expected->ndim; ++axis)
-        if (expected->shape[axis] >= 0 && view->shape[axis] != expected->shape[axis])
-            problem = "has another shape";
+        problem = "layout";
+    for (int axis = 0; !problem && axis < (is_rows ? 2 : expected->ndim); ++axis) {
+        const Py_ssize_t length = is_rows && axis ? row_size(view) : view->shape[axis];
+        if (expected->shape[axis] >= 0 && length != expected->shape[axis])
+            problem = "shape";
+    }
     if (!problem)
         return 0;
-    PyErr_Format(PyExc_ValueError, "%s %s than this kernel needs (kind '%c', %d dimensions)",
-                 expected->name, problem, expected->kind, expected->ndim);
+    PyErr_Format(PyExc_ValueError, "%s has another %s than this kernel needs (kind '%c')", expected->name,
+                 problem, expected->kind);
     PyBuffer_Release(view);
     return -1;
 }
