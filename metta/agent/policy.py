@@ -121,7 +121,7 @@ class Policy(nn.Module):
         spec = self._leaf_specs[key]
         if spec.kind == "discrete":
             leaf = leaf.long()
-            return leaf - self._starts[key].to(leaf.device) if any(spec.starts) else leaf
+            return leaf - self._start_of(key) if any(spec.starts) else leaf
         leaf = leaf.to(self.dtype)
         return leaf if self.obs_normalizer is None else self.obs_normalizer(key, leaf)
 
@@ -174,11 +174,13 @@ class Policy(nn.Module):
     def _fit_to_actions(self, config: AgentConfig) -> None:
         """Try the module once on zeros and see that what it returns fits the action space."""
         self._leaf_specs = {leaf.key: leaf for leaf in self.obs_spec.leaves}
-        self._starts = {
-            leaf.key: torch.tensor(leaf.starts).reshape(leaf.shape)
-            for leaf in self.obs_spec.leaves
-            if leaf.kind == "discrete"
-        }
+        self._start_names: dict[str, str] = {}
+        for number, leaf in enumerate(self.obs_spec.leaves):
+            if leaf.kind == "discrete":
+                name = self._start_names[leaf.key] = f"_start_{number}"
+                first = torch.tensor(leaf.starts, device=self.device).reshape(leaf.shape)
+                # a buffer moves with the module; it is no part of what is saved
+                self.register_buffer(name, first, persistent=False)
         width = int(self._probe().dist_params.shape[-1])
         expected = self.action_spec.num_params
         if isinstance(self.action_spec, BoxSpec) and width == expected // 2:
@@ -189,6 +191,11 @@ class Policy(nn.Module):
                 f"the policy module returns {width} action parameters, but the action space "
                 f"{self.action_space} needs {self._needed()}; change the module's last layer"
             )
+
+    def _start_of(self, key: str) -> Tensor:
+        """The smallest numbers of a discrete leaf."""
+        start: Tensor = getattr(self, self._start_names[key])
+        return start
 
     def _needed(self) -> str:
         expected = self.action_spec.num_params
@@ -202,8 +209,8 @@ class Policy(nn.Module):
             key: torch.from_numpy(leaf).to(self.device)
             for key, leaf in self.obs_spec.zeros(*lead).items()
         }
-        for key, first in self._starts.items():
-            obs[key] = obs[key] + first.to(self.device)
+        for key in self._start_names:
+            obs[key] = obs[key] + self._start_of(key)
         inputs = self.prepare(obs)
         if not self.is_recurrent:
             lead = (_PROBED_STEPS * _PROBED_ROWS,)

@@ -246,6 +246,7 @@ class CompiledDriver:
     ) -> tuple[TensorFunction, CompiledGraph]:
         function = self._program.function(rules, names)
         try:
+            _require_full_precision(rules)
             with buffers_put_back(rules) as buffers:
                 with torch.enable_grad():
                     traced = trace(function.call, inputs)
@@ -263,6 +264,14 @@ class CompiledDriver:
                 "use driver='eager'"
             ) from error
         return function, compiled
+
+
+def _require_full_precision(rules: UpdateRules) -> None:
+    """Compilers leave roundings between operations out, which in bfloat16 are larger than any bound."""
+    if rules.policy.precision != torch.float32:
+        raise DriverError(
+            f"its networks compute in {rules.policy.precision}, whose roundings compiled code cannot repeat"
+        )
 
 
 def _named(function: TensorFunction, metrics: Tensor) -> list[Metrics]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -233,8 +234,12 @@ class PPOOptimizer:
     def _passes(self, sizes: Sequence[int]) -> Iterator[Sequence[Tensor]]:
         """For each pass, the samples of its minibatches in a new order."""
         generator = numpy_generator(self.seed, "minibatch", rank=self.rank, epoch=self.num_updates)
-        for _ in range(self.config.update_epochs):
-            order = torch.from_numpy(generator.permutation(sum(sizes))).to(self.device)
+        drawn = [generator.permutation(sum(sizes)) for _ in range(self.config.update_epochs)]
+        orders = torch.from_numpy(np.stack(drawn))
+        if self.device.type == "cuda":
+            # from pinned memory, since a copy from any other waits for what the device is doing
+            orders = orders.pin_memory()
+        for order in orders.to(self.device, non_blocking=True):
             yield order.split(list(sizes))
 
     def _needed_columns(
@@ -301,12 +306,12 @@ class PPOOptimizer:
         self, log: UpdateLog, columns: Mapping[str, Tensor], coefs: UpdateCoefs
     ) -> dict[str, float]:
         """Read the log, once after the last minibatch, and act on what it says."""
+        weights = columns["valid"].to(columns["values"].dtype)
+        explained = explained_variance(columns["values"], columns["returns"], weights)
         report = log.report()
         self.skipped_in_a_row = report.check_skipped(
             self.skipped_in_a_row, self.config.max_nonfinite_steps
         )
-        weights = columns["valid"].to(columns["values"].dtype)
-        explained = explained_variance(columns["values"], columns["returns"], weights)
         stats = report.means() | {
             "explained_variance": float(explained),
             "learning_rate": self.learning_rate,

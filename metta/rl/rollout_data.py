@@ -4,6 +4,7 @@ Columns are ``[T, N, ...]``, recurrent states ``[S, N, ...]`` (one per segment).
 here knows is carried along and reaches custom losses that name it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -76,8 +77,7 @@ def check_rollout(
     columns = {k: v.to(policy.device, kinds.get(k, v.dtype)) for k, v in data.items()}
     if "valid" not in columns:
         columns["valid"] = torch.ones_like(columns["values"], dtype=torch.bool)
-    _check_finite(columns)
-    return columns if bool(columns["valid"].all()) else _without_invalid(columns)
+    return columns if _are_all_valid(columns) else _without_invalid(columns)
 
 
 def _without_invalid(columns: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -152,12 +152,31 @@ def _check_manifest(data: Mapping[str, Tensor], policy: Policy, architecture: st
         )
 
 
-def _check_finite(columns: Mapping[str, Tensor]) -> None:
+def _are_all_valid(columns: Mapping[str, Tensor]) -> bool:
+    """Whether every row is valid; `NonFiniteError` where a valid one holds NaN or infinity.
+
+    A device is waited for once, unless something is wrong.
+    """
+    names = [
+        name
+        for name, column in columns.items()
+        if (name in _FLOAT_COLUMNS or name.startswith("observations"))
+        and column.dtype.is_floating_point
+    ]
+    kind = columns["values"].dtype
+    sums = [columns[name].sum(dtype=kind) for name in names]
+    *found, all_valid = torch.stack([*sums, columns["valid"].all().to(kind)]).tolist()
+    # a sum of finite numbers may be too large
+    suspects = [name for name, total in zip(names, found, strict=True) if not math.isfinite(total)]
+    _check_finite(columns, suspects)
+    return bool(all_valid)
+
+
+def _check_finite(columns: Mapping[str, Tensor], names: Sequence[str]) -> None:
     valid = columns["valid"]
-    for name, column in columns.items():
-        if name not in _FLOAT_COLUMNS and not name.startswith("observations"):
-            continue
-        if column.dtype.is_floating_point and not all_finite(column):
+    for name in names:
+        column = columns[name]
+        if not all_finite(column):
             bad = ~column.isfinite().flatten(2).all(-1) if column.dim() > 2 else ~column.isfinite()
             places = (bad & valid).nonzero()
             if len(places):

@@ -48,12 +48,21 @@ class UpdateLog:
 
     def report(self) -> "UpdateReport":
         """Everything as numbers on the host."""
-        table = torch.cat(self._rows).double().cpu().numpy()
+        rows = torch.cat(self._rows).double()
+        metrics = [
+            torch.as_tensor(value, dtype=rows.dtype, device=rows.device)
+            for _, values in self._metrics
+            for value in values.values()
+        ]
+        # joined, so that the device is waited for once
+        numbers = torch.cat([rows.flatten(), *(value.reshape(1) for value in metrics)]).cpu()
+        table = numbers[: rows.numel()].reshape(rows.shape).numpy()
+        others = iter(numbers[rows.numel() :].tolist())
         custom: dict[str, list[float]] = {}
         for number, values in self._metrics:
-            if table[number, _COMPUTED] > 0:
-                for name, value in values.items():
-                    custom.setdefault(name, []).append(float(value))
+            for name, value in zip(values, others, strict=False):
+                if table[number, _COMPUTED] > 0:
+                    custom.setdefault(name, []).append(value)
         return UpdateReport(table, custom)
 
 

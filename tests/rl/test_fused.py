@@ -20,6 +20,7 @@ from metta.envs.vec_env_wrapper import VecEnvWrapper
 from metta.errors import EnvError
 from metta.rl.collector import RolloutCollector
 from metta.rl.experience import RolloutBuffer
+from metta.rl.update_report import LOSS_NAMES
 from metta.train.train_config import AgentConfig, CurriculumConfig
 
 pytestmark = pytest.mark.skipif(
@@ -195,3 +196,22 @@ def test_steps_that_do_not_exist_are_refused(env_id: str, first: int) -> None:
     assert fused is not None
     with pytest.raises(ValueError, match="is not one of the 24 steps"):
         fused.run_steps(collector.actor.fused_actor, arrays, first)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "metta/cartpole", "grid/gather"])
+def test_losses_agree_with_the_eager_actor_to_1e_5_over_twenty_updates(env: str) -> None:
+    def losses(actor: str) -> tuple[dict[str, list[float]], bool]:
+        settings: dict[str, Any] = {"num_envs": 4, "n_steps": 16, "hidden_size": 32, "seed": 3}
+        options = {"actor": actor, "driver": "eager", "verbose": False}
+        with PPOTrainer(None, env, **settings, **options) as trainer:
+            history = trainer.train(20 * 16 * trainer.env.num_rows)
+            assert trainer.plan.actor == actor
+            return history, trainer.collector._fused_env() is not None
+
+    wanted, _ = losses("eager")
+    for actor in ("traced", "numpy", "c"):
+        found, is_fused = losses(actor)
+        assert is_fused == (actor == "c" and env != "CartPole-v1")
+        assert len(found["policy_loss"]) == 20
+        for name in LOSS_NAMES:
+            assert found[name] == pytest.approx(wanted[name], rel=1e-5, abs=1e-5)

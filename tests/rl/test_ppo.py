@@ -7,6 +7,7 @@ import gymnasium
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
@@ -41,6 +42,33 @@ def learner(policy: Policy, optimizer: Any = None, **settings: Any) -> PPOOptimi
     chosen = settings.pop("chosen", OptimizerConfig(learning_rate=0.01))
     built = make_optimizer(policy.parameters(), chosen) if optimizer is None else optimizer
     return PPOOptimizer(policy, built, "cpu", PPOConfig(**settings), optimizer_config=chosen)
+
+
+class Looks(TorchDispatchMode):
+    """Counts how often somebody wants to know a number, for which a GPU would be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # reason: torch leaves it untyped
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **kwargs or {})
+
+
+def test_no_number_is_looked_at_between_minibatches() -> None:
+    policy, buffer = collected()
+
+    def loss(new_values: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return new_values.square().mean(), {"largest": new_values.max()}
+
+    counts = []
+    for num_minibatches in (1, 8):
+        ppo = learner(policy, num_minibatches=num_minibatches)
+        with Looks() as looks:
+            assert "custom/loss/largest" in ppo.update(buffer, [loss])
+        counts.append(looks.count)
+    assert counts[0] == counts[1] <= 4
 
 
 # Input.

@@ -1,6 +1,6 @@
 """Set-ups whose updates are run by every driver."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from metta.rl.collector import RolloutCollector
 from metta.rl.custom_losses import CustomLoss
 from metta.rl.drivers import Driver
 from metta.rl.experience import RolloutBuffer
+from metta.rl.graph_trace import TracedGraph
 from metta.rl.optimizer import make_optimizer
 from metta.rl.ppo import PPOOptimizer
 from metta.train.train_config import AgentConfig, OptimizerConfig, PPOConfig
@@ -87,6 +88,20 @@ class Case:
             found.append({name: column.clone() for name, column in buffer.columns.items()})
         with_env.close()
         return found
+
+
+class Interpreted:
+    """A traced graph, run operation by operation."""
+
+    made = 0
+
+    def __init__(self, graph: TracedGraph) -> None:
+        Interpreted.made += 1
+        self._graph, self.held = graph.module, graph.held
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        with torch.no_grad():
+            return list(self._graph(*tensors, *self.held))
 
 
 CASES = {

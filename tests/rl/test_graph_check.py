@@ -1,0 +1,108 @@
+"""What compiled code gets wrong is noticed before its first use; holding it to Python leaves no trace."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from metta.errors import DriverError
+from metta.rl import compiled_driver
+from metta.rl.drivers import make_driver
+from metta.rl.graph_check import buffers_put_back, require_unchanged
+from metta.rl.ppo_trainer import PPOTrainer
+from metta.rl.update import UpdateRules
+from tests.rl.update_cases import CASES, Case, Interpreted, OwnNetwork
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda inputs, rows: inputs[0].zero_(),
+        lambda inputs, rows: inputs[2].zero_(),
+        lambda inputs, rows: inputs[1].mul_(1.01),
+        lambda inputs, rows: rows.fill_(float("nan")),
+        lambda inputs, rows: rows[:, 4].add_(1e-3),
+    ],
+    ids=["weights", "second moment", "first moment", "nan", "divergence"],
+)
+@pytest.mark.parametrize("limit", [None, 1e-4])
+def test_whatever_is_wrong_in_compiled_code_is_noticed(
+    spoil: Any, limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spoilt(Interpreted):
+        def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+            outputs = super().__call__(tensors)
+            spoil(tensors, outputs[0])
+            return outputs
+
+    monkeypatch.setattr(compiled_driver, "compile_graph", lambda graph, *_: Spoilt(graph))
+    settings = {
+        "num_envs": 2,
+        "n_steps": 16,
+        "hidden_size": 8,
+        "driver": "step",
+        "target_kl": limit,
+    }
+    with pytest.raises(DriverError, match="differs from Python's"):
+        PPOTrainer(None, "CartPole-v1", **settings)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["weights", "first moment", "second moment"])
+def test_one_wrong_layer_is_noticed_when_others_have_larger_gradients(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spoilt(Interpreted):
+        def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+            before = tensors[0].clone()
+            outputs = super().__call__(tensors)
+            head = slice(len(before) - 8, None)  # the last parameters: a head
+            if place:
+                tensors[place][head] *= 1.01
+            else:
+                tensors[0][head] = before[head]
+            return outputs
+
+    monkeypatch.setattr(compiled_driver, "compile_graph", lambda graph, *_: Spoilt(graph))
+    case = CASES["mlp"]
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    rollout = case.rollouts(1)[0]
+    with pytest.raises(DriverError, match="differs from Python's"):
+        learner.update(rollout)
+
+
+class Batched(OwnNetwork):
+    """Keeps running statistics of its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh())
+
+
+def test_running_statistics_are_as_before_when_compiling_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(compiled_driver, "compile_graph", lambda *_: asked.append(1))
+    case = Case(Batched)
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    learner.policy.train()
+    before = learner.policy.parameter_hash()
+    with pytest.raises(DriverError, match="changes a buffer"):
+        learner.prepare(case.rollouts(1)[0])
+    assert learner.policy.parameter_hash() == before
+    assert not asked  # nobody waits for a compiler whose code cannot be used
+
+
+def test_buffers_are_put_back_when_a_block_has_changed_them() -> None:
+    case = CASES["own_network"]
+    policy = case.policy()
+    rules = UpdateRules(policy, case.ppo, case.losses)
+    scale = policy.module.scale
+    with buffers_put_back(rules) as pairs:
+        require_unchanged(pairs)
+        scale.fill_(3.0)
+        with pytest.raises(DriverError, match="changes a buffer"):
+            require_unchanged(pairs)
+    assert torch.equal(scale, torch.ones(()))
