@@ -162,7 +162,7 @@ class Trainer:
         self.evaluation_manager = EvaluationManager(evaluator, self.state)
         if self.session is not None:
             self.session.attach(parts, self.training_config, self.curriculum, evaluator)
-        parts.conditions.settle()
+            parts.conditions.settle()
 
     def _ready(self) -> TrainingComponents:
         if self.components is None:
