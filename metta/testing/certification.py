@@ -11,6 +11,8 @@ from pathlib import Path
 
 from metta.errors import MettaError
 from metta.rl.clean_trainer import Trainer
+from metta.rl.hooks.base import TrainerHook
+from metta.rl.training_state import TrainerState
 from metta.store.checkpoint_files import read_checkpoint
 from metta.store.run_directory import RunDirectory
 from metta.testing.digests import (
@@ -26,6 +28,7 @@ __all__ = ["Certificate", "certify"]
 
 _CONFIG, _DIGESTS, _LOG = "certified.yaml", "digests.jsonl", "output.txt"
 _KILLED = -9
+_HELD_SECONDS = 60.0
 
 
 @dataclass
@@ -93,9 +96,9 @@ def _shortened(config: TrainingConfig, epochs: int) -> TrainingConfig:
     return dataclasses.replace(config, trainer=trainer)
 
 
-def _start(folder: Path) -> "subprocess.Popen[bytes]":
+def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
     with (folder / _LOG).open("ab") as log:
-        command = [sys.executable, "-m", __name__, str(folder)]
+        command = [sys.executable, "-m", __name__, str(folder), *words]
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
@@ -112,11 +115,11 @@ def _finish(folder: Path) -> None:
 def _train_and_kill(
     folder: Path, kills: int, epochs: int, random_numbers: random.Random
 ) -> list[int]:
-    """Kill after ever more epochs, at a random moment of the one under way; returns epochs reached."""
+    """Kill after ever more epochs, at a random moment of the next; returns epochs reached."""
     reached: list[int] = []
     for number in range(kills):
         target = 1 + number * max(epochs - 1, 1) // max(kills, 1)
-        process = _start(folder)
+        process = _start(folder, str(target))
         saved = RunDirectory(folder).checkpoint_dir / f"epoch_{target:06d}"
         while process.poll() is None and not saved.exists():
             time.sleep(0.005)
@@ -158,14 +161,27 @@ def _promise(folder: Path) -> str:
     return (folder / "promise.txt").read_text()
 
 
-def _train(folder: Path) -> None:
+class _HeldBack(TrainerHook):
+    """Lets no epoch end after the given one, so that whoever kills the run is never too late."""
+
+    def __init__(self, last_epoch: int) -> None:
+        self._last_epoch = last_epoch
+
+    def on_update_end(self, trainer_state: TrainerState) -> None:
+        if trainer_state.epoch >= self._last_epoch:
+            time.sleep(_HELD_SECONDS)  # and goes on where nobody is left to kill it
+
+
+def _train(folder: Path, last_epoch: int | None = None) -> None:
     config = TrainingConfig.from_yaml(folder / _CONFIG)
     with Trainer(config, run_dir=folder) as trainer:
         promise = trainer.session.promise if trainer.session is not None else None
         (folder / "promise.txt").write_text("" if promise is None else promise.describe())
         trainer.add_hook(DigestHook(folder / _DIGESTS))
+        if last_epoch is not None:
+            trainer.add_hook(_HeldBack(last_epoch))
         trainer.train()
 
 
 if __name__ == "__main__":
-    _train(Path(sys.argv[1]))
+    _train(Path(sys.argv[1]), *map(int, sys.argv[2:]))

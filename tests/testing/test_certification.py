@@ -31,7 +31,7 @@ def test_the_first_difference_is_named_when_environments_begin_anew(
     words = [*SMALL, "env_restore=boundary", "--epochs", "3", "--kills", "1", "--json"]
     assert main(["certify", *words]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["exact"], found["noise"]) == (False, None)
+    assert (found["exact"], found["noise"], found["kills"]) == (False, None, [1])
     assert found["differences"]["collector"].startswith("epoch ")
     assert "differs in" in found["differences"]["policy"]
     assert "boundary" in found["promise"]
