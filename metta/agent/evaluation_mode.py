@@ -51,7 +51,9 @@ def _evaluating_by_call(module: nn.Module, modes: list[tuple[nn.Module, bool]]) 
     try:
         yield
     finally:
-        for part, training in modes:
+        for part, training in modes:  # parents come first, and may change the mode of their parts
+            if _has_own_modes(part) and part.training != training:
+                part.train(training)
             part.training = training
 
 

@@ -4,9 +4,10 @@ import dis
 import functools
 import logging
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from metta.agent.evaluation_mode import parts_of
 
-__all__ = ["has_own_code", "plain_values", "values_of"]
+__all__ = ["has_gradient_hooks", "has_own_code", "plain_values", "values_of"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, Enum)
 _DEEPEST = 6
@@ -45,13 +46,10 @@ def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, 
     """
     kinds: dict[type, None] = {}
     for number, module in enumerate(parts_of(root)):
-        hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
-        yield number, id(module), module.training, hooks
-        for name, buffer in module._buffers.items():
-            yield number, name, *_memory_of(buffer)
-        for name, parameter in module._parameters.items():
-            if parameter is None or not parameter.requires_grad:
-                yield number, name, *_memory_of(parameter)
+        yield number, id(module), module.training
+        for hooks in _hooks_of(module):
+            yield number, *values_of(tuple(hooks.values()), depth - 1)
+        yield from ((number, *part) for part in _own_tensors(module))
         kind: Any = type(module)
         if _is_fixed(kind):
             continue
@@ -77,10 +75,37 @@ def values_of(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
         yield tuple(plain_values(value, depth - 1))
     elif isinstance(value, Mapping):
         yield from ((key, *values_of(entry, depth - 1)) for key, entry in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
+    elif isinstance(value, list | tuple | set | frozenset | deque):
         yield from (tuple(values_of(entry, depth - 1)) for entry in value)
     else:
         yield from _of_object(value, depth - 1)
+
+
+def _own_tensors(module: nn.Module) -> Iterator[tuple[Any, ...]]:
+    """Buffers and what is frozen by their memory; of parameters only whether hooks hang on them."""
+    for name, buffer in module._buffers.items():
+        yield name, *_memory_of(buffer)
+    for name, parameter in module._parameters.items():
+        if parameter is None or not parameter.requires_grad:
+            yield name, *_memory_of(parameter)
+        elif has_gradient_hooks(parameter):
+            yield name, "has hooks on its gradient"
+
+
+def has_gradient_hooks(parameter: Tensor) -> bool:
+    """Whether something looks at, or changes, the parameter's gradient on its way."""
+    return bool(parameter._backward_hooks) or bool(
+        getattr(parameter, "_post_accumulate_grad_hooks", None)
+    )
+
+
+def _hooks_of(module: nn.Module) -> list[Mapping[int, Any]]:
+    """Hooks of a module by their kinds, of which most have none."""
+    kinds = (
+        module._forward_pre_hooks, module._forward_hooks,
+        module._backward_pre_hooks, module._backward_hooks,
+    )  # fmt: skip
+    return [hooks for hooks in kinds if hooks]
 
 
 def _own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
@@ -101,8 +126,8 @@ def _of_object(value: Any, depth: int) -> Iterator[Any]:
         yield from values_of((value.func, value.args, value.keywords), depth)
     elif isinstance(value, MethodType):
         function: Any = value.__func__
-        kind: Any = type(value.__self__)
-        yield from _of_functions([function], _own_classes(kind), depth)
+        owner: Any = type(value.__self__)
+        yield from _of_functions([function], _own_classes(owner), depth)
         yield from values_of(value.__self__, depth)
     elif isinstance(value, FunctionType):
         yield from _of_functions([value], (), depth)
@@ -112,6 +137,9 @@ def _of_object(value: Any, depth: int) -> Iterator[Any]:
             yield from _of_classes([value], "__call__", depth)
         elif not isinstance(value, logging.Logger):  # which keeps what it was asked
             yield from values_of(getattr(value, "__dict__", None) or None, depth)
+            kind: Any = type(value)
+            for name in _slots_of(kind):
+                yield name, *values_of(getattr(value, name, None), depth)
             yield from _of_classes([type(value)], "__call__", depth)
 
 
@@ -198,6 +226,13 @@ def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
 @functools.lru_cache(maxsize=1024)
 def _is_fixed(kind: type) -> bool:
     return kind.__module__.startswith(_FIXED)
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots_of(kind: type) -> tuple[str, ...]:
+    """Attributes that objects of a user's class keep outside of their dictionary."""
+    members = (item for owner in _own_classes(kind) for item in vars(owner).items())
+    return tuple(name for name, member in members if isinstance(member, MemberDescriptorType))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -56,7 +56,9 @@ class ReplayedActor:
         is_same = looks_same and not has_own_code(policy.module)
         self._plain = plain
         self._copy(policy, is_same=is_same)
-        allowed = max(STALE_DIFFERENCE, 2 * self._rounding) if looks_same else STALE_DIFFERENCE
+        allowed = STALE_DIFFERENCE
+        if looks_same:
+            allowed = min(max(allowed, 2 * self._rounding), WRONG_DIFFERENCE)
         if is_same or self._difference() <= allowed:
             return
         # a Python attribute that was a constant of the trace has changed

@@ -6,11 +6,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from metta.agent.plain_values import has_gradient_hooks
 from metta.errors import ConfigError, DriverError
 from metta.rl.custom_losses import Metrics
 from metta.rl.graph_cache import CompiledGraph, compile_graph, compiler_name
-from metta.rl.graph_check import buffers_put_back, check_compiled, require_unchanged
-from metta.rl.graph_trace import trace
+from metta.rl.graph_check import check_compiled, state_put_back
+from metta.rl.graph_trace import require_unchanged, trace
 from metta.rl.optimizer import FlatAdam, TorchStepper
 from metta.rl.python_state import python_state
 from metta.rl.update import UpdateCoefs, UpdateRules, finish_minibatch
@@ -247,7 +248,8 @@ class CompiledDriver:
         function = self._program.function(rules, names)
         try:
             _require_full_precision(rules)
-            with buffers_put_back(rules) as buffers:
+            _require_no_gradient_hooks(self._optimizer)
+            with state_put_back(rules) as buffers:
                 with torch.enable_grad():
                     traced = trace(function.call, inputs)
                 require_unchanged(buffers)
@@ -258,7 +260,7 @@ class CompiledDriver:
                     )
                 compiled = compile_graph(traced, inputs, self._announce)
                 check_compiled(function, compiled, inputs)
-        except DriverError as error:
+        except (DriverError, RuntimeError) as error:
             raise DriverError(
                 f"driver={self.kind!r} was asked for, but the update cannot be compiled: {error}; "
                 "use driver='eager'"
@@ -271,6 +273,14 @@ def _require_full_precision(rules: UpdateRules) -> None:
     if rules.policy.precision != torch.float32:
         raise DriverError(
             f"its networks compute in {rules.policy.precision}, whose roundings compiled code cannot repeat"
+        )
+
+
+def _require_no_gradient_hooks(optimizer: torch.optim.Optimizer) -> None:
+    everything = (p for group in optimizer.param_groups for p in group["params"])
+    if any(map(has_gradient_hooks, everything)):
+        raise DriverError(
+            "a parameter has a hook on its gradient, which compiled code does not call"
         )
 
 

@@ -73,11 +73,11 @@ class RunConditions:
         """
         if self._is_settled:
             return
-        self._is_settled = True
         if self._compared is not None:
             self.plan = self._plan_after(self._compared)
         if self.plan.driver == "auto" and self._choose is not None:
             self.plan = self._choose(self.plan, total_timesteps)
+        self._is_settled = True  # not before: whoever interrupts a compiler leaves the choice open
         if self._announce is not None:
             self._announce(self.plan.describe())
 
@@ -102,7 +102,7 @@ class RunConditions:
     def _plan_after(self, state: Mapping[str, Any]) -> NumericsPlan:
         saved = self._saved_plan(state)
         plan = dataclasses.replace(self.plan, **{name: saved[name] for name in self._open})
-        compiled_alike = plan.driver == "eager" or plan.threads == self.plan.threads
+        compiled_alike = plan.driver in ("eager", "auto") or plan.threads == self.plan.threads
         if self._adopt is None or (plan.driver == self.plan.driver and compiled_alike):
             return plan
         if self._adopted is None or self._adopted[0] != plan:

@@ -79,9 +79,11 @@ class DriverChoice:
         self._ppo.driver = PlannedDriver(compiled, eager)
         try:
             self._prepare()
-        except (ConfigError, DriverError) as error:
-            self._announce(f"updates run eagerly: {error}")
+        except BaseException as error:
             self._ppo.driver = eager
+            if not isinstance(error, ConfigError | DriverError):
+                raise
+            self._announce(f"updates run eagerly: {error}")
             return False
         return True
 

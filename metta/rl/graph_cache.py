@@ -167,7 +167,7 @@ def _lock_file(package: Path) -> Path:
 def _is_intact(package: Path) -> bool:
     try:
         return _digest_file(package).read_text().strip() == sha256_of(package)
-    except OSError:
+    except (OSError, ValueError):  # what is damaged may be no text
         return False
 
 

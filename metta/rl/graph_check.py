@@ -1,6 +1,6 @@
 """Compiled code held to Python: the same numbers from the same inputs, before its first use."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from metta.errors import DriverError
 from metta.rl.graph_cache import CompiledGraph
+from metta.rl.graph_trace import require_unchanged
 from metta.rl.update import UpdateRules
 from metta.rl.update_graph import NUM_REPORTS, TensorFunction
 
-__all__ = ["buffers_put_back", "check_compiled", "require_unchanged"]
+__all__ = ["check_compiled", "state_put_back"]
 
 _ROUNDING = 1e-4
 """Of sums in another order, relative to the largest number of the same kind."""
@@ -26,25 +27,31 @@ _STEP_SHARE = 5e-2
 
 
 @contextmanager
-def buffers_put_back(rules: UpdateRules) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Gives (buffer, its value before) of policy and losses, and puts the values back at the end."""
-    roots = [rules.policy, *(c.fn for c in rules.custom if isinstance(c.fn, nn.Module))]
-    held = {id(buffer): buffer for root in roots for buffer in root.buffers()}
+def state_put_back(rules: UpdateRules) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Gives (buffer, its value before) of policy and losses; at the end all is as it was.
+
+    All: buffers, and attributes of the policy's parts and of the losses, as far as they were set anew.
+    """
+    losses = [getattr(loss.fn, "__self__", loss.fn) for loss in rules.custom]
+    parts = [part for root in (rules.policy, *losses) for part in _parts(root)]
+    attributes = [(vars(part), dict(vars(part))) for part in parts if hasattr(part, "__dict__")]
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    attributes += [(part._buffers, dict(part._buffers)) for part in modules]
+    held = {id(buffer): buffer for part in modules for buffer in part.buffers(recurse=False)}
     pairs = [(buffer, buffer.clone()) for buffer in held.values()]
     try:
         yield pairs
     finally:
+        for now, before in attributes:
+            now.clear()
+            now.update(before)
         with torch.no_grad():
-            for buffer, before in pairs:
-                buffer.copy_(before)
+            for buffer, value in pairs:
+                buffer.copy_(value)
 
 
-def require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """`DriverError` where a tensor is not what it was."""
-    for now, before in pairs:
-        same = (now == before) | (now.isnan() & before.isnan())
-        if not bool(same.all()):
-            raise DriverError("the policy or a loss changes a buffer or its input in place")
+def _parts(root: object) -> list[object]:
+    return [*root.modules()] if isinstance(root, nn.Module) else [root]
 
 
 def check_compiled(
@@ -88,12 +95,10 @@ def _limits_of_columns(wanted: Tensor) -> Tensor:
 
 def _compare_layers(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
     """Gradients, or what is as large as they are, of each parameter."""
-    if not wanted:
-        return
-    sizes = [other.abs().max() for other in wanted]
-    floor = _SMALLEST_GRADIENT * torch.stack(sizes).max() + 1e-12
+    sizes = [_largest(other) for other in wanted]
+    floor = _SMALLEST_GRADIENT * max(sizes, default=0.0) + 1e-12
     for mine, other, size in zip(found, wanted, sizes, strict=True):
-        _require_close(mine, other, _ROUNDING * size + floor)
+        _require_close(mine, other, torch.tensor(_ROUNDING * size + floor))
 
 
 def _compare_adam(
@@ -105,7 +110,7 @@ def _compare_adam(
     # of second moments the roots, which are as large as gradients are
     for mine, other in (first, (second[0].sqrt(), second[1].sqrt())):
         _compare_layers(mine.split(sizes), other.split(sizes))
-    clear = [part.abs() >= _CLEAR_GRADIENT * part.abs().max() for part in first[1].split(sizes)]
+    clear = [part.abs() >= _CLEAR_GRADIENT * _largest(part) for part in first[1].split(sizes)]
     # where a gradient is nothing but rounding, Adam steps by its sign: one step may be another
     share = torch.where(torch.cat(clear), _STEP_SHARE, 2.0)
     _require_close(*flat, 1e-6 + share * largest_step)
@@ -117,8 +122,13 @@ def _require_close(mine: Tensor, other: Tensor, limit: Tensor) -> None:
     gap = torch.where((mine == other) | (mine.isnan() & other.isnan()), 0.0, gap)
     # NaN compares as false, so that it is a difference here
     if not bool((gap <= limit).all()):
-        size = float(other.double().nan_to_num(posinf=0.0, neginf=0.0).abs().max())
         raise DriverError(
             f"its compiled form differs from Python's by {float(gap.max()):.2g}, where the largest "
-            f"number is {size:.2g}"
+            f"number is {_largest(other):.2g}"
         )
+
+
+def _largest(numbers: Tensor) -> float:
+    """Of the finite ones; 0 where there is none."""
+    known = numbers.double().nan_to_num(posinf=0.0, neginf=0.0).abs()
+    return float(known.max()) if known.numel() else 0.0

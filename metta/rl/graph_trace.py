@@ -1,7 +1,7 @@
 """Tracing: a Python function of tensors as a graph of tensor operations, or a reason why not."""
 
 import operator
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from metta.errors import DriverError
 from metta.rl.graph_rewrites import rewrite_of
 
-__all__ = ["TracedGraph", "trace"]
+__all__ = ["TracedGraph", "require_unchanged", "trace"]
 
 
 @dataclass
@@ -28,16 +28,17 @@ class TracedGraph:
 
 
 def trace(function: Callable[..., Any], examples: Sequence[Tensor]) -> TracedGraph:
-    """Record what a function does to tensors; the examples are left alone.
+    """Record what a function does to tensors; the examples, and all that it holds, are left alone.
 
-    A function that looks at the values of tensors (``if x > 0``, ``.item()``) or draws random numbers
-    cannot be recorded: `DriverError`.
+    A function that looks at the values of tensors (``if x > 0``, ``.item()``), draws random numbers or
+    changes tensors that it holds cannot be recorded: `DriverError`.
     """
     copies = [tensor.detach().clone() for tensor in examples]
     recorder = _Recorder(copies)
     try:
         with recorder:
             outputs = function(*copies)
+        require_unchanged(zip(recorder.held, recorder.held_before, strict=True))
     except DriverError:
         raise
     except Exception as error:
@@ -45,7 +46,17 @@ def trace(function: Callable[..., Any], examples: Sequence[Tensor]) -> TracedGra
         raise DriverError(
             f"its operations cannot be recorded: {type(error).__name__}: {reason[0] if reason else ''}"
         ) from error
+    finally:
+        recorder.put_back()
     return recorder.finish(outputs)
+
+
+def require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """`DriverError` where a tensor is not what it was."""
+    for now, before in pairs:
+        same = (now == before) | (now.isnan() & before.isnan())
+        if not bool(same.all()):
+            raise DriverError("the policy or a loss changes a buffer or its input in place")
 
 
 class _Recorder(TorchDispatchMode):
@@ -58,6 +69,8 @@ class _Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # reason: torch leaves it untyped
         self.graph = fx.Graph()
         self.held: list[Tensor] = []
+        self.held_before: list[Tensor] = []
+        """Copies of what is held, from before it was used."""
         # weak, so that recording takes no more memory than running
         self._nodes: MutableMapping[Tensor, fx.Node] = WeakTensorKeyDictionary()
         for number, tensor in enumerate(inputs):
@@ -76,8 +89,9 @@ class _Recorder(TorchDispatchMode):
         if rewrite is not None:
             with self:
                 return rewrite()
+        nodes = tree_map(self._node_of, (args, options))
         result = func(*args, **options)
-        written = self.graph.call_function(func, *tree_map(self._node_of, (args, options)))
+        written = self.graph.call_function(func, *nodes)
         if isinstance(result, tuple | list):
             for number, part in enumerate(result):
                 if isinstance(part, Tensor):
@@ -87,6 +101,12 @@ class _Recorder(TorchDispatchMode):
         elif isinstance(result, Tensor):
             self._nodes[result] = written
         return result
+
+    def put_back(self) -> None:
+        """Give what is held the values that it had."""
+        with torch.no_grad():
+            for tensor, before in zip(self.held, self.held_before, strict=True):
+                tensor.copy_(before)
 
     def finish(self, outputs: Sequence[Tensor]) -> TracedGraph:
         """The graph as a module, with `held` behind the inputs."""
@@ -112,6 +132,7 @@ class _Recorder(TorchDispatchMode):
                 self._last_input = self.graph.placeholder(f"held_{len(self.held)}")
             self._nodes[value] = self._last_input
             self.held.append(value.detach())
+            self.held_before.append(value.detach().clone())
         return self._nodes[value]
 
 

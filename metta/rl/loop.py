@@ -1,8 +1,6 @@
 """THE loop: collect, learn, count, tell the hooks, and stop when asked."""
 
-import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from metta.errors import PolicyError, RolloutError
 from metta.rl.experience import RolloutBuffer
@@ -80,14 +78,13 @@ def run_training(
     try:
         _start(hooks)
         history: dict[str, list[float]] = {}
-        with _old_objects_left_alone():
-            for row in _epochs(state, step, until_step, hooks):
-                if keep_history:
-                    _append(history, row)
-                hooks.fire("on_epoch_end", losses_stats=row, experience=experience())
-                _commit(state, hooks)
-                if on_epoch_end is not None:
-                    on_epoch_end(state, row)
+        for row in _epochs(state, step, until_step, hooks):
+            if keep_history:
+                _append(history, row)
+            hooks.fire("on_epoch_end", losses_stats=row, experience=experience())
+            _commit(state, hooks)
+            if on_epoch_end is not None:
+                on_epoch_end(state, row)
         hooks.fire("on_training_end", reason=state.stop_reason or f"{until_step:,} steps are done")
         _commit(state, hooks)
     except BaseException as exc:
@@ -97,23 +94,6 @@ def run_training(
     finally:
         hooks.close(failure)
     return history
-
-
-@contextmanager
-def _old_objects_left_alone() -> Iterator[None]:
-    """Let Python's garbage collector look only at what is made from here on.
-
-    Whatever exists when training begins mostly outlives it, and looking at all of it again and again
-    takes some percent of the time. A program that froze objects itself keeps its own.
-    """
-    is_ours = gc.get_freeze_count() == 0
-    if is_ours:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if is_ours:
-            gc.unfreeze()
 
 
 def _start(hooks: HookRegistry) -> None:

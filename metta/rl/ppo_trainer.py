@@ -201,10 +201,10 @@ class PPOTrainer:
         if self._calls_to_skip:
             self._calls_to_skip -= 1
             return {}
+        self.components.conditions.settle(total)
         if not self._continues_call and total > 0:
             state.first_step, state.train_call = state.agent_step, state.train_call + 1
         self._continues_call = False
-        self.components.conditions.settle(total)
         state.stop_reason = None  # a stop that was asked for ended the call before
         names: list[str] = []
         saving = self._saving_hooks()

@@ -329,10 +329,12 @@ def test_a_trace_is_made_once_when_rounding_is_all_that_it_leaves(
     assert (actor.program is programs[-1]) == (num_traces == 0)
 
 
-def test_refresh_is_refused_when_a_new_trace_differs_by_more_than_rounding(monkeypatch):
+@pytest.mark.parametrize("rounding", [0.0, 9e-3])
+def test_refresh_is_refused_when_a_new_trace_differs_by_more_than_rounding(rounding, monkeypatch):
     policy = Policy(Cancelling(), VECTOR, DISCRETE)
     actor = CActor(policy)
-    monkeypatch.setattr(CActor, "_difference", lambda _: 2e-2)
+    actor._rounding = rounding
+    monkeypatch.setattr(CActor, "_difference", lambda _: 1.5e-2)
     with pytest.raises(ActorError, match="does not agree"):
         actor.refresh(policy)
 

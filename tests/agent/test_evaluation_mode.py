@@ -68,6 +68,31 @@ def test_a_network_decides_about_its_mode_when_it_has_a_rule_of_its_own():
     assert not any(part.training for part in network.modules())
 
 
+class Merging(nn.Linear):
+    """Adds something to its weights while it is evaluated, as some adapters do."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.is_merged = False
+
+    def train(self, mode: bool = True):
+        if self.is_merged == mode:
+            self.weight.data += -1.0 if mode else 1.0
+            self.is_merged = not mode
+        return super().train(mode)
+
+
+@pytest.mark.parametrize("was_training", [True, False])
+def test_a_network_is_told_of_its_mode_when_it_goes_back_to_training(was_training):
+    network = nn.Sequential(Merging(), Merging())
+    network.train()
+    network[1].train(was_training)
+    with evaluating(network):
+        assert [part.is_merged for part in network] == [True, True]
+    assert [part.is_merged for part in network] == [False, not was_training]
+    assert [part.training for part in network.modules()] == [True, True, was_training]
+
+
 def test_a_rule_of_an_instance_and_scripted_parts_are_obeyed():
     with pytest.warns(DeprecationWarning, match="script"):
         scripted = torch.jit.script(nn.Dropout(0.5))

@@ -2,6 +2,7 @@
 
 import logging
 import types
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
@@ -15,6 +16,18 @@ from metta.agent.plain_values import has_own_code, plain_values, values_of
 from tests.agent.policy_cases import DISCRETE, VECTOR
 
 
+class Slotted:
+    """Has no dictionary."""
+
+    __slots__ = ("__hidden", "scale")
+
+    def __init__(self) -> None:
+        self.scale = self.__hidden = 1.0
+
+    def hide(self, number: float) -> None:
+        self.__hidden = number
+
+
 class Network(nn.Module):
     """Keeps numbers of every kind."""
 
@@ -22,6 +35,8 @@ class Network(nn.Module):
         super().__init__()
         self.layer = nn.Linear(2, 2)
         self.temperature, self.sizes = 1.0, [2, 2]
+        self.recent, self.slotted = deque([1.0]), Slotted()
+        self.hook = self.register_forward_hook(lambda *_: None)
         self.register_buffer("seen", torch.zeros(()))
 
 
@@ -39,8 +54,32 @@ def seen_by(network: nn.Module) -> tuple[object, ...]:
         lambda n: n.layer.register_forward_hook(lambda *_: None),
         lambda n: n.layer.eval(),
         lambda n: setattr(n, "added", "word"),
+        lambda n: n.recent.append(2.0),
+        lambda n: setattr(n.slotted, "scale", 2.0),
+        lambda n: n.slotted.hide(2.0),
+        lambda n: (n.hook.remove(), n.register_forward_hook(lambda *_: 1.0)),
+        lambda n: n.layer.register_full_backward_hook(lambda *_: None),
+        lambda n: n.layer.register_full_backward_pre_hook(lambda *_: None),
+        lambda n: n.layer.weight.register_hook(lambda gradient: gradient),
+        lambda n: n.layer.weight.register_post_accumulate_grad_hook(lambda _: None),
     ],
-    ids=["number", "list", "buffer", "part", "hook", "mode", "attribute"],
+    ids=[
+        "number",
+        "list",
+        "buffer",
+        "part",
+        "hook",
+        "mode",
+        "attribute",
+        "deque",
+        "slot",
+        "private slot",
+        "other hook",
+        "backward hook",
+        "backward pre-hook",
+        "gradient hook",
+        "post-accumulate hook",
+    ],
 )
 def test_a_change_shows_when_python_would_compute_otherwise(
     change: Callable[[Network], object],

@@ -184,3 +184,15 @@ def test_checkpoints_without_a_compiler_in_their_plan_go_on() -> None:
     conditions = RunConditions(PLAN, are_set=ALL)
     conditions.load_state_dict(state)
     assert conditions.differences == []
+
+
+def test_saved_threads_are_taken_over_and_nothing_is_compiled_when_no_driver_was_chosen_yet() -> (
+    None
+):
+    def adopt(plan: NumericsPlan) -> NumericsPlan:
+        raise AssertionError(f"compiled for {plan}")
+
+    plan = dataclasses.replace(PLAN, driver="auto")
+    conditions = RunConditions(plan, adopt=adopt)
+    conditions.load_state_dict(saved(driver="auto", threads=2))
+    assert (conditions.plan.threads, conditions.plan.driver) == (2, "auto")

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import pickle
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -150,6 +151,18 @@ def test_the_reason_is_named_when_a_network_cannot_be_compiled(fault: str, messa
     with pytest.raises(DriverError, match=message):
         learner.update(case.rollouts(1)[0])
     assert learner.policy.parameter_hash() == before
+
+
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_gradient_is_obeyed_because_such_updates_are_not_compiled(
+    hook: str, interpreted: type[Interpreted]
+) -> None:
+    case = CASES["mlp"]
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    getattr(next(learner.policy.parameters()), hook)(lambda _: None)
+    with pytest.raises(DriverError, match=r"hook on its gradient.*use driver='eager'"):
+        learner.update(case.rollouts(1)[0])
+    assert not interpreted.made
 
 
 def test_a_narrow_float_type_is_refused_before_anything_is_compiled(
@@ -312,6 +325,55 @@ def test_auto_runs_eagerly_and_says_why_when_a_network_cannot_be_compiled(
         trainer.learn(trainer.collect_rollouts())
         assert trainer.plan.driver == "eager"
     assert "updates run eagerly: " in capsys.readouterr().err
+
+
+class WithoutInputs(OwnNetwork):
+    """Has a layer without a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch finds nothing to initialise
+            self.none = nn.Linear(0, 2)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        logits, value = super().forward(obs)
+        return logits + self.none(obs[..., :0]), value
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_auto_compiles_when_a_layer_has_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METTA_COMPILE", "1")
+    with PPOTrainer(WithoutInputs(), "CartPole-v1", **LONG) as trainer:
+        trainer.learn(trainer.collect_rollouts())
+        assert trainer.plan.driver == "step"
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_the_choice_stays_open_when_the_compiler_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METTA_COMPILE", "1")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with PPOTrainer(None, "CartPole-v1", **LONG) as trainer:
+        with monkeypatch.context() as patch:
+            patch.setattr(compiled_driver, "compile_graph", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                trainer.train(32)
+        assert (trainer.plan.driver, trainer.ppo.driver.kind) == ("auto", "eager")
+        assert trainer.state.train_call == 0  # so that a script which runs again skips no call
+        trainer.train(32)
+        assert (trainer.plan.driver, trainer.state.train_call) == ("step", 1)
+        trainer.save(tmp_path)
+        with PPOTrainer(None, "CartPole-v1", **LONG) as resumed:
+            resumed.load(tmp_path)
+            for each in (trainer, resumed):
+                each.learn(each.collect_rollouts())
+            assert resumed.plan.driver == "step"
+            assert resumed.policy.parameter_hash() == trainer.policy.parameter_hash()
 
 
 def test_python_state_sees_what_a_loss_closes_over() -> None:

@@ -238,3 +238,16 @@ def test_graphs_are_compiled_when_there_are_no_locks(
     graph = trace(lambda x: (x * 2.0,), [torch.ones(3)])
     assert compile_graph(graph, [torch.ones(3)], lambda _: None) == b"code"
     assert {path.suffix for path in (tmp_path / "graphs").iterdir()} == {".pt2", ".sha256"}
+
+
+def test_a_graph_is_compiled_again_when_its_digest_is_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(graph_cache, "_run_worker", lambda _, made: made.write_bytes(b"code"))
+    monkeypatch.setattr(graph_cache, "CompiledGraph", lambda package, _: package)
+    graph, said = trace(lambda x: (x * 2.0,), [torch.ones(3)]), list[str]()
+    package = compile_graph(graph, [torch.ones(3)], said.append)
+    package.with_suffix(".sha256").write_bytes(b"\xff\xfe\x80")
+    assert compile_graph(graph, [torch.ones(3)], said.append) == package
+    assert len(said) == 2

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from metta.errors import DriverError
 from metta.rl import compiled_driver
 from metta.rl.drivers import make_driver
-from metta.rl.graph_check import buffers_put_back, require_unchanged
+from metta.rl.graph_check import _compare_layers, state_put_back
+from metta.rl.graph_trace import require_unchanged
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.update import UpdateRules
 from tests.rl.update_cases import CASES, Case, Interpreted, OwnNetwork
@@ -100,9 +101,63 @@ def test_buffers_are_put_back_when_a_block_has_changed_them() -> None:
     policy = case.policy()
     rules = UpdateRules(policy, case.ppo, case.losses)
     scale = policy.module.scale
-    with buffers_put_back(rules) as pairs:
+    with state_put_back(rules) as pairs:
         require_unchanged(pairs)
         scale.fill_(3.0)
         with pytest.raises(DriverError, match="changes a buffer"):
             require_unchanged(pairs)
     assert torch.equal(scale, torch.ones(()))
+
+
+class Remembering(OwnNetwork):
+    """Keeps a mean in a plain tensor, another that it sets anew, and a count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.last, self.calls = torch.zeros(4), torch.zeros(4), 0
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled():
+            self.mean.add_(1.0)
+            self.last = self.last + 1.0
+            self.calls += 1
+        return super().forward(obs - self.mean)
+
+
+class RememberingLoss:
+    """The same of a loss that is no module."""
+
+    def __init__(self) -> None:
+        self.mean, self.calls = torch.zeros(()), 0
+
+    def __call__(self, new_values: Tensor) -> Tensor:
+        self.mean.add_(1.0)
+        self.calls += 1
+        return (new_values - self.mean).square().mean()
+
+
+@pytest.mark.parametrize("of", ["network", "loss", "method"])
+def test_whatever_a_network_or_loss_remembers_is_as_before_when_compiling_was_refused(
+    of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(compiled_driver, "compile_graph", lambda *_: asked.append(1))
+    loss = RememberingLoss()
+    losses = [loss.__call__ if of == "method" else loss] if of != "network" else []
+    case = Case(Remembering if of == "network" else OwnNetwork)
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
+    learner.policy.train()
+    with pytest.raises(DriverError, match="changes a buffer"):
+        learner.prepare(case.rollouts(1)[0], losses)
+    owner: Any = learner.policy.module if of == "network" else loss
+    assert (float(owner.mean.sum()), owner.calls) == (0.0, 0)
+    assert float(getattr(owner, "last", torch.zeros(4)).sum()) == 0.0
+    assert not asked
+
+
+def test_layers_are_compared_when_one_has_no_numbers_or_no_finite_ones() -> None:
+    wanted = [torch.zeros(0), torch.tensor([float("nan"), float("inf")]), torch.tensor([1.0, 2.0])]
+    _compare_layers([part.clone() for part in wanted], wanted)
+    with pytest.raises(DriverError, match="differs from Python's by 2e"):
+        _compare_layers([*wanted[:2], torch.tensor([1.0, -200.0])], wanted)
+    _compare_layers([], [])

@@ -1,4 +1,3 @@
-import gc
 import math
 from typing import Any
 
@@ -252,31 +251,3 @@ def test_hooks_see_the_state_that_a_step_is_given_when_it_is_another() -> None:
     assert parts.registry.snapshot()["trainer_state"]["state"]["epoch"] == 8
     assert parts.registry.digest() != before
     vec_env.close()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_old_objects_are_collected_again_when_training_is_over(fails: bool) -> None:
-    seen = []
-
-    def step(state: TrainerState) -> dict[str, float]:
-        seen.append(gc.get_freeze_count())
-        if fails:
-            raise ValueError("bad")
-        return ten_steps(state)
-
-    try:
-        run_training(TrainerState(), step, until_step=10)
-    except ValueError:
-        assert fails
-    assert seen[0] > 0
-    assert gc.get_freeze_count() == 0
-
-
-def test_objects_that_the_program_froze_stay_frozen_when_it_trains() -> None:
-    gc.freeze()
-    try:
-        before = gc.get_freeze_count()
-        run_training(TrainerState(), ten_steps, until_step=10)
-        assert gc.get_freeze_count() == before
-    finally:
-        gc.unfreeze()
