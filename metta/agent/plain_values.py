@@ -49,7 +49,8 @@ def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, 
         yield number, id(module), module.training
         for hooks in _hooks_of(module):
             yield number, *values_of(tuple(hooks.values()), depth - 1)
-        yield from ((number, *part) for part in _own_tensors(module))
+        for part in _own_tensors(module):
+            yield number, *part
         kind: Any = type(module)
         if _is_fixed(kind):
             continue
@@ -81,15 +82,17 @@ def values_of(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
         yield from _of_object(value, depth - 1)
 
 
-def _own_tensors(module: nn.Module) -> Iterator[tuple[Any, ...]]:
+def _own_tensors(module: nn.Module) -> list[tuple[Any, ...]]:
     """Buffers and what is frozen by their memory; of parameters only whether hooks hang on them."""
+    found: list[tuple[Any, ...]] = []
     for name, buffer in module._buffers.items():
-        yield name, *_memory_of(buffer)
+        found.append((name, *_memory_of(buffer)))
     for name, parameter in module._parameters.items():
         if parameter is None or not parameter.requires_grad:
-            yield name, *_memory_of(parameter)
+            found.append((name, *_memory_of(parameter)))
         elif has_gradient_hooks(parameter):
-            yield name, "has hooks on its gradient"
+            found.append((name, "has hooks on its gradient"))
+    return found
 
 
 def has_gradient_hooks(parameter: Tensor) -> bool:

@@ -62,6 +62,8 @@ class NativeVecEnv:
         self._step = 0
         self._ended = np.zeros(self.num_rows, np.bool_)
         """Rows whose episode ended in the step before."""
+        self._is_marked = False
+        """Whether a row was marked as begun, or as not valid, by the last step or reset."""
         self._restore_class: RestoreClass = "boundary"
 
     @property
@@ -81,8 +83,7 @@ class NativeVecEnv:
             self._write(observations, infos, obs_out)
         except Exception as error:
             raise self._failed("reset", error) from error
-        self._arrays.begin_episodes()
-        self._ended = np.zeros(self.num_rows, np.bool_)
+        self._begin_episodes(np.zeros(self.num_rows, np.bool_))
         return self._arrays.result(any_cut=False, infos=[])
 
     def send(self, group: int, actions: np.ndarray) -> None:
@@ -143,8 +144,8 @@ class NativeVecEnv:
                 f"vector environment like {self._env}"
             )
         restore_env(self._env, state.get("env", {}))
-        self._step, self._ended = 0, ended.copy()
-        self._arrays.begin_episodes()
+        self._step = 0
+        self._begin_episodes(ended.copy())
         self._order.stand()
         return None
 
@@ -154,31 +155,41 @@ class NativeVecEnv:
             self._order.close()
             self._env.close()
 
+    def _begin_episodes(self, ended: np.ndarray) -> None:
+        """What holds before the first step; rows that have `ended` are reset by it."""
+        self._arrays.begin_episodes()
+        self._ended, self._is_marked = ended, True
+
     def _take_step(self, obs_out: ObsArrays) -> StepResult:
-        arrays, before = self._arrays, self._ended
+        arrays = self._arrays
         observations, rewards, terminated, truncated, infos = self._env.step(self._actions)
         arrays.rewards[:] = _batch(rewards, self.num_rows, "rewards")
         arrays.terminated[:] = _batch(terminated, self.num_rows, "terminations")
         arrays.truncated[:] = _batch(truncated, self.num_rows, "truncations")
         ended = arrays.terminated | arrays.truncated
-        any_ended = bool(ended.any())
+        any_ended = bool(np.count_nonzero(ended))
         any_cut = any_ended and bool((arrays.truncated & ~arrays.terminated).any())
-        next_step = self._mode is AutoresetMode.NEXT_STEP
         same_step = self._mode is AutoresetMode.SAME_STEP
         self._write(observations, infos, obs_out, unmasked=None if same_step else ended)
         numbers: list[tuple[int, dict[str, float]]] = []
         if any_ended:
             numbers = self._end_episodes(ended, infos, obs_out, any_cut=any_cut)
-        if next_step:
-            np.logical_not(before, out=arrays.valid)
-            arrays.starts[:] = before
-            arrays.rewards[before] = 0.0
-            self._ended = ended
-        else:
-            arrays.starts[:] = ended
+        self._mark_starts(ended)
         self._finite.rewards(arrays.rewards, first_row=0, step=self._step)
         self._finite.observations(obs_out, first_row=0, step=self._step)
         return arrays.result(any_cut=any_cut, infos=numbers)
+
+    def _mark_starts(self, ended: np.ndarray) -> None:
+        """Say which rows begin an episode; where a step only reset them, that it counts for nothing."""
+        arrays, next_step = self._arrays, self._mode is AutoresetMode.NEXT_STEP
+        starts = self._ended if next_step else ended
+        any_starts = bool(np.count_nonzero(starts))
+        if any_starts or self._is_marked:
+            arrays.starts[:] = starts
+            if next_step:
+                np.logical_not(starts, out=arrays.valid)
+                arrays.rewards[starts] = 0.0
+        self._ended, self._is_marked = ended, any_starts
 
     def _end_episodes(
         self, ended: np.ndarray, infos: dict[str, Any], obs_out: ObsArrays, *, any_cut: bool
