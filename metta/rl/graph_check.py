@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +34,10 @@ def state_put_back(rules: UpdateRules) -> Iterator[list[tuple[Tensor, Tensor]]]:
     All: buffers, and attributes of the policy's parts and of the losses, as far as they were set anew.
     """
     losses = [getattr(loss.fn, "__self__", loss.fn) for loss in rules.custom]
-    parts = [part for root in (rules.policy, *losses) for part in _parts(root)]
-    attributes = [(vars(part), dict(vars(part))) for part in parts if hasattr(part, "__dict__")]
+    roots = [root for root in (rules.policy, *losses) if not isinstance(root, ModuleType)]
+    parts = [part for root in roots for part in _parts(root)]
+    found = [getattr(part, "__dict__", None) for part in parts]
+    attributes = [(own, own.copy()) for own in found if isinstance(own, dict)]
     modules = [part for part in parts if isinstance(part, nn.Module)]
     attributes += [(part._buffers, dict(part._buffers)) for part in modules]
     held = {id(buffer): buffer for part in modules for buffer in part.buffers(recurse=False)}
@@ -43,7 +46,8 @@ def state_put_back(rules: UpdateRules) -> Iterator[list[tuple[Tensor, Tensor]]]:
         yield pairs
     finally:
         for now, before in attributes:
-            now.clear()
+            for name in now.keys() - before.keys():
+                del now[name]
             now.update(before)
         with torch.no_grad():
             for buffer, value in pairs:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from metta.errors import DriverError
 from metta.rl import compiled_driver
+from metta.rl.custom_losses import CustomLoss
 from metta.rl.drivers import make_driver
 from metta.rl.graph_check import _compare_layers, state_put_back
 from metta.rl.graph_trace import require_unchanged
@@ -153,6 +154,24 @@ def test_whatever_a_network_or_loss_remembers_is_as_before_when_compiling_was_re
     assert (float(owner.mean.sum()), owner.calls) == (0.0, 0)
     assert float(getattr(owner, "last", torch.zeros(4)).sum()) == 0.0
     assert not asked
+
+
+class LossOfAClass:
+    """Has no object; what is kept for all is the class's."""
+
+    @classmethod
+    def loss(cls, new_values: Tensor) -> Tensor:
+        return new_values.square().mean()
+
+
+@pytest.mark.parametrize("function", [LossOfAClass.loss, nn.functional.softplus])
+def test_compiling_leaves_alone_what_belongs_to_a_class_or_to_a_library(
+    function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(losses=(CustomLoss(function),))
+    with state_put_back(UpdateRules(case.policy(), case.ppo, case.losses)):
+        monkeypatch.setattr(function.__self__, "added", True, raising=False)
+    assert function.__self__.added
 
 
 def test_layers_are_compared_when_one_has_no_numbers_or_no_finite_ones() -> None:
