@@ -48,26 +48,40 @@ def write_long_run(path: Path, epochs: int = 60) -> None:
         client.end_run(log.run_id, "enough")
 
 
+def load_and_tell(url: str, log: Path, tells: int) -> None:
+    """Load a log, and write a byte before each batch."""
+    read = log_reader.LogReader.read
+
+    def read_and_tell(reader: log_reader.LogReader, place: log_reader.Place) -> log_reader.LogBatch:
+        os.write(tells, b".")
+        return read(reader, place)
+
+    log_reader.LogReader.read = read_and_tell
+    Ingester(url).ingest(log)
+
+
 @pytest.mark.usefixtures("_small_batches")
 def test_every_row_is_there_once_when_ingesters_are_killed_at_any_moment(
     url: str, log: Path, tmp_path: Path
 ) -> None:
-    write_long_run(log)
+    write_long_run(log, 120)
     with Ingester(url) as ingester:  # an empty database, so that kills hit the loading
         ingester.prepare()
-    begin = time.monotonic()
-    expected = clean_dump(tmp_path, log)
-    seconds = time.monotonic() - begin
     moments = random.Random(0)
     killed = 0
     for _ in range(KILLS):
-        child = load_in_child(url, log)
-        time.sleep(moments.uniform(0.0, seconds / 5))
+        reads, tells = os.pipe()
+        child = fork(lambda tells=tells: load_and_tell(url, log, tells))
+        os.close(tells)
+        for _ in range(moments.randint(1, 4)):
+            os.read(reads, 1)
+        time.sleep(moments.uniform(0.0, 0.004))
         killed += kill(child)
+        os.close(reads)
     assert killed >= KILLS // 3, "the ingester was over before it could be killed"
     with Ingester(url) as ingester:
         ingester.ingest(log)
-    assert dump(url) == expected
+    assert dump(url) == clean_dump(tmp_path, log)
 
 
 @pytest.mark.usefixtures("_small_batches")
