@@ -143,7 +143,7 @@ def _of_object(value: Any, depth: int) -> Iterator[Any]:
             kind: Any = type(value)
             for name in _slots_of(kind):
                 yield name, *values_of(getattr(value, name, None), depth)
-            yield from _of_classes([type(value)], "__call__", depth)
+            yield from _of_classes([kind], "__call__", depth)
 
 
 def _of_classes(kinds: Iterable[type], entry: str, depth: int) -> Iterator[Any]:

@@ -215,11 +215,18 @@ def test_readers_see_whole_batches_when_a_process_writes(tmp_path: Path, log: Pa
     write_long_run(write_epochs_in, 200)
 
     is_open, tell = os.pipe()
-    child = fork(lambda: (os.read(is_open, 1), load_slowly(url, write_epochs_in)))
+
+    def load_when_told() -> None:
+        os.close(tell)  # so that nobody is waited for when the test has failed
+        os.read(is_open, 1)
+        load_slowly(url, write_epochs_in)
+
+    child = fork(load_when_told)
+    os.close(is_open)
     looks = 0
     # a reader never waits for the writer, but whoever opens the file first holds the others off
     with StatsReader(url, wait_seconds=0.0) as reader:
-        os.write(tell, b".")
+        os.close(tell)
         while not is_over(child):
             with reader.connect() as connection:
                 count = "SELECT count(*) FROM"
