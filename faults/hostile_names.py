@@ -24,7 +24,7 @@ from metta.cli.main import main
 from metta.errors import MettaError
 from metta.store.policy_store import PolicyStore
 from metta.store.run_directory import RunDirectory
-from metta.store.safe_paths import safe_join
+from metta.untrusted.paths import safe_join
 
 _PIECES = [
     "..", ".", "%2e%2e", "%2E%2e", "%252e", "..%2f", "%5c", "\\", "/", "//", "\0", "%00", "~", "outside",

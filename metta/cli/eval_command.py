@@ -175,9 +175,9 @@ def _training_task(record: "PolicyRecord") -> "Task | None":
     """The first task of the run that a policy lies in; None where no id says what it is."""
     from metta.curriculum import Curriculum
     from metta.store.run_directory import RunDirectory
-    from metta.store.safe_json import read_json
-    from metta.store.safe_paths import path_of
     from metta.train.train_config import TrainingConfig
+    from metta.untrusted.json_files import read_json
+    from metta.untrusted.paths import path_of
 
     path = path_of(record.uri)
     for folder in [path, *path.parents][:_DEEPEST]:
@@ -200,7 +200,7 @@ def _loaded(
     from metta.envs.factory import make_vec_env
     from metta.store.checkpoint_files import POLICY_FILE
     from metta.store.policy_file import read_policy_manifest
-    from metta.store.safe_paths import path_of
+    from metta.untrusted.paths import path_of
 
     path = path_of(record.uri)
     manifest = read_policy_manifest(path / POLICY_FILE if path.is_dir() else path)

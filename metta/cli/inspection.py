@@ -22,10 +22,10 @@ from metta.store.checkpoint_manifest import (
 from metta.store.content_digest import verify_content
 from metta.store.policy_file import read_policy_manifest, read_weights
 from metta.store.policy_store import PolicyStore
-from metta.store.safe_json import read_json
-from metta.store.safe_paths import path_of
 from metta.store.safe_read import check_tensor_file
 from metta.store.state_tree import unpack_state
+from metta.untrusted.json_files import read_json
+from metta.untrusted.paths import path_of
 
 __all__ = ["find_thing", "inspect_thing"]
 

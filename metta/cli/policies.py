@@ -101,7 +101,7 @@ def _runs_in(folder: Path) -> list[Path]:
 def _checkpoint_dir(run: Path) -> Path:
     """Where a run says that its checkpoints are; else the usual place."""
     from metta.store.run_directory import RunDirectory
-    from metta.store.safe_json import read_json
+    from metta.untrusted.json_files import read_json
 
     directory = RunDirectory(run)
     try:

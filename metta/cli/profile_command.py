@@ -109,7 +109,7 @@ def _as_saved(config: "TrainingConfig", folder: Path) -> "TrainingConfig":
 def _require_settings_only(folder: Path) -> None:
     """Refuse a run whose network or environment is in no settings."""
     from metta.store.run_directory import RunDirectory
-    from metta.store.safe_json import read_json
+    from metta.untrusted.json_files import read_json
 
     try:
         about = read_json(RunDirectory(folder).about_file)

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 def find_replays(uri: str, output: Path) -> "list[tuple[Path, ReplayInfo]]":
     """Replays of a file, a folder or a run, oldest first; at least one."""
     from metta.rl.replay_file import list_replays, read_replay_info
-    from metta.store.safe_paths import path_of
+    from metta.untrusted.paths import path_of
 
     place = path_of(uri)
     if place.is_file() or uri.startswith("file://") or uri.endswith(_SUFFIX):
@@ -121,7 +121,7 @@ def find_replays(uri: str, output: Path) -> "list[tuple[Path, ReplayInfo]]":
 def _replay_dir(run_folder: Path) -> Path:
     """Where a run says that its replays are; else the usual place."""
     from metta.store.run_directory import RunDirectory
-    from metta.store.safe_json import read_json
+    from metta.untrusted.json_files import read_json
 
     directory = RunDirectory(run_folder)
     try:

@@ -98,7 +98,7 @@ def _resolved(config_file: Path, words: list[str]) -> "Resolved":
 
 def _provenance(file: Path, resolved: "Resolved") -> dict[str, Any]:
     """Who set each value: as stored, except for those that are changed now."""
-    from metta.store.safe_json import read_json
+    from metta.untrusted.json_files import read_json
 
     fresh = resolved.provenance()
     try:

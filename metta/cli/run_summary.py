@@ -13,8 +13,8 @@ from typing import Any
 
 from metta.errors import MettaError, UnsafeFileError
 from metta.loggers.event_log import Event, read_events
-from metta.store.safe_json import read_json
 from metta.train.train_config import TrainingConfig
+from metta.untrusted.json_files import read_json
 
 __all__ = [
     "SILENT_SECONDS",

@@ -124,7 +124,7 @@ def _check_device(resolved: "Resolved") -> None:
 
 def _check_run_name(run: str | None, resolved: "Resolved") -> None:
     """Refuse a name that is no folder's: of --run, or without it of the experiment."""
-    from metta.store.safe_paths import check_name
+    from metta.untrusted.paths import check_name
 
     if run is not None:
         check_name(run, "--run")

@@ -20,8 +20,8 @@ from metta.errors import UnsafeFileError
 from metta.files import TEMPORARY, atomic_write, remove_file
 from metta.sim.change_lists import Track
 from metta.sim.replay import Replay, ReplayInfo
-from metta.store.safe_json import parse_json
 from metta.store.safe_read import TensorFile, check_tensor_file, load_announced
+from metta.untrusted.json_files import parse_json
 
 __all__ = [
     "SUFFIX",

@@ -35,11 +35,11 @@ from metta.rl.training_components import TrainingComponents
 from metta.secrets import scrub_all
 from metta.store.checkpoint_files import Checkpoint
 from metta.store.run_directory import RunDirectory
-from metta.store.safe_json import read_json
 from metta.train.changes import check_changes
 from metta.train.layers import resolve
 from metta.train.origins import DEFAULT
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
+from metta.untrusted.json_files import read_json
 
 __all__ = ["RunSession", "build_hooks"]
 

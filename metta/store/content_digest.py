@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from metta.errors import UnsafeFileError
-from metta.store.foreign_files import open_regular
 from metta.store.safe_read import DTYPES, TensorFile, TensorPlace
+from metta.untrusted.files import open_regular
 
 __all__ = ["CONTENT_KEY", "sha256_of_tensors", "verify_content"]
 

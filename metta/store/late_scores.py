@@ -14,7 +14,7 @@ from metta.errors import CheckpointError, MettaWarning, UnsafeFileError
 from metta.files import atomic_write_text
 from metta.store.checkpoint_files import checkpoint_folders, epoch_of
 from metta.store.checkpoint_manifest import CheckpointEntry, score_of
-from metta.store.safe_json import brief, read_json
+from metta.untrusted.json_files import brief, read_json
 
 __all__ = ["SCORES_FILE", "LateScore", "add_late_score", "read_late_scores", "with_late_scores"]
 

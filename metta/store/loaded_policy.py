@@ -20,7 +20,7 @@ from metta.seeding import numpy_generator
 from metta.store.checkpoint_files import POLICY_FILE
 from metta.store.policy_store import PolicyStore
 from metta.store.rebuilding import rebuild_policy
-from metta.store.safe_paths import path_of
+from metta.untrusted.paths import path_of
 
 __all__ = ["LoadedPolicy", "load_policy"]
 

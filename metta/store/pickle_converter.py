@@ -9,8 +9,8 @@ from pathlib import Path
 
 from metta.errors import UnsafeFileError
 from metta.files import atomic_write
-from metta.store.foreign_files import open_regular
 from metta.store.safe_read import TensorFile, check_tensor_file
+from metta.untrusted.files import open_regular
 
 __all__ = ["convert_pickle"]
 

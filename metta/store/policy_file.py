@@ -27,8 +27,8 @@ from metta.stateful import digest_of
 from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
 from metta.store.finite_state import is_finite
 from metta.store.policy_spaces import describe_space
-from metta.store.safe_json import brief, parse_json
 from metta.store.safe_read import DTYPES, TensorFile, check_tensor_file, load_announced
+from metta.untrusted.json_files import brief, parse_json
 
 __all__ = [
     "FrozenPolicy",

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from metta.errors import SpaceError
-from metta.store.safe_json import brief
+from metta.untrusted.json_files import brief
 
 __all__ = ["KINDS", "MAX_ELEMENTS", "MAX_NESTING", "MAX_NUMBERS", "describe_space", "space_from"]
 

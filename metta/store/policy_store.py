@@ -37,8 +37,8 @@ from metta.store.policy_file import (
 )
 from metta.store.rebuilding import agent_settings, rebuild_policy, require_fit
 from metta.store.retention import best_first, best_of
-from metta.store.safe_paths import NAME, check_name, path_of, plain_path, safe_join
 from metta.store.wandb_artifacts import download_policy
+from metta.untrusted.paths import NAME, check_name, path_of, plain_path, safe_join
 
 __all__ = ["PolicyStore", "path_of", "record_of_checkpoint", "spaces_of"]
 

@@ -13,9 +13,9 @@ from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError, SpaceError
 from metta.store.policy_file import load_weights, policy_shapes, read_policy_manifest
 from metta.store.policy_spaces import space_from
-from metta.store.safe_json import brief
 from metta.store.safe_read import DTYPES, check_tensor_file
 from metta.train.train_config import AgentConfig
+from metta.untrusted.json_files import brief
 
 __all__ = ["agent_settings", "rebuild_policy", "require_fit"]
 

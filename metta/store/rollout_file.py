@@ -14,8 +14,8 @@ from metta.errors import RolloutError, UnsafeFileError
 from metta.files import atomic_write
 from metta.rollout import Rollout
 from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
-from metta.store.safe_json import brief, parse_json
 from metta.store.safe_read import TensorFile, check_tensor_file, refuse_false_booleans
+from metta.untrusted.json_files import brief, parse_json
 
 __all__ = ["Rollout", "load_rollout", "save_rollout"]
 

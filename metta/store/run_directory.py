@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metta.errors import ConfigError, RunLockedError, UnsafeFileError
-from metta.store.safe_json import read_json
-from metta.store.safe_paths import safe_join
+from metta.untrusted.json_files import read_json
+from metta.untrusted.paths import safe_join
 
 __all__ = ["RunDirectory"]
 

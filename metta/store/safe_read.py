@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from metta.errors import UnsafeFileError
-from metta.store.foreign_files import open_regular, refuse_code
-from metta.store.safe_json import brief, parse_json, read_json
+from metta.untrusted.files import open_regular, refuse_code
+from metta.untrusted.json_files import brief, parse_json, read_json
 
 __all__ = [
     "DTYPES",

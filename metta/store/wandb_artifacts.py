@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 from metta.errors import MissingExtraError, PolicyError, UnsafeFileError
 from metta.files import make_durable, make_folders, rename
 from metta.store.checkpoint_manifest import POLICY_FILE
-from metta.store.foreign_files import open_regular
 from metta.store.policy_file import read_policy_manifest
-from metta.store.safe_json import brief
-from metta.store.safe_paths import NAME
+from metta.untrusted.files import open_regular
+from metta.untrusted.json_files import brief
+from metta.untrusted.paths import NAME
 
 __all__ = ["MAX_BYTES", "ArtifactApi", "default_cache", "download_policy", "open_api"]
 

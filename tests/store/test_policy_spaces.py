@@ -13,7 +13,7 @@ from metta.errors import SpaceError
 from metta.spaces import obs_spec_of
 from metta.store import policy_spaces
 from metta.store.policy_spaces import MAX_ELEMENTS, describe_space, space_from
-from metta.store.safe_json import parse_json
+from metta.untrusted.json_files import parse_json
 
 SPACES: dict[str, spaces.Space[Any]] = {
     "unbounded": spaces.Box(-np.inf, np.inf, (4,)),

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from metta.errors import UnsafeFileError
-from metta.store.foreign_files import open_regular, refuse_code
+from metta.untrusted.files import open_regular, refuse_code
 
 __all__ = ["brief", "parse_json", "read_json"]
 

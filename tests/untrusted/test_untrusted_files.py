@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from metta.errors import UnsafeFileError
-from metta.store.foreign_files import refuse_code
+from metta.untrusted.files import refuse_code
 
 DATA = {"weights": [1.5, 2, "text"], "name": print}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metta.errors import ConfigError, PolicyError, UnsafeFileError
-from metta.store.safe_paths import check_name, path_of, safe_join
+from metta.untrusted.paths import check_name, path_of, safe_join
 
 
 @pytest.mark.parametrize("name", ["a", "0", "cart.pole-1_x", "A" * 128, "con", "a..b"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metta.errors import UnsafeFileError
-from metta.store.safe_json import brief, parse_json, read_json
+from metta.untrusted.json_files import brief, parse_json, read_json
 
 DATA = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**200), 2**200)
