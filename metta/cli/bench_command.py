@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from metta.cli.tables import say
 from metta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ def _list() -> int:
 
     width = max(map(len, WORKLOADS))
     for name, workload in WORKLOADS.items():
-        print(f"{name:<{width}}  {workload.about}")
-        print(f"{'':<{width}}    {', '.join(entry.name for entry in workload.entries)}")
+        say(f"{name:<{width}}  {workload.about}")
+        say(f"{'':<{width}}    {', '.join(entry.name for entry in workload.entries)}")
     return 0
 
 
@@ -169,19 +170,19 @@ def _measure(
         quiet_cores=options.quiet_cores,
         retries=options.retries,
         timeout_seconds=options.timeout,
-        say=lambda line: print(line, flush=True),
+        say=lambda line: say(line, flush=True),
     )
     has_failed = False
     for name, workload in workloads.items():
         jobs, left_out = jobs_of(workload, selection)
         for line in left_out:
-            print(f"{name}  {line}", flush=True)
+            say(f"{name}  {line}", flush=True)
         results = session.run(name, jobs)
         has_failed = has_failed or any(None in runs for runs in results.values())
         table = markdown_table(results, workload.baseline, session.is_disturbed)
         title = f"{name}: {workload.about}"
-        print(f"\n{title}\n\n{table}\n", flush=True)
+        say(f"\n{title}\n\n{table}\n", flush=True)
         atomic_write_text(folder / f"{name}.md", f"# {title}\n\n{table}\n")
         draw_results(folder / f"{name}.png", results, title)
-    print(f"results are in {folder}")
+    say(f"results are in {folder}")
     return 1 if has_failed else 0

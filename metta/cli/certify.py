@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from metta.cli.tables import say
 from metta.cli.words import WORDS_HELP, resolve_words
 from metta.errors import ConfigError
 
@@ -41,9 +42,9 @@ def run(options: argparse.Namespace) -> int:
 
     certificate = certify(resolved.config, epochs=options.epochs, kills=options.kills)
     if options.json:
-        print(json.dumps({**dataclasses.asdict(certificate), "exact": certificate.is_exact}))
+        say(json.dumps({**dataclasses.asdict(certificate), "exact": certificate.is_exact}))
     else:
-        print(_shown(certificate))
+        say(_shown(certificate))
     return 0 if certificate.is_exact else 1
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.resume import find_run
-from metta.cli.tables import printable, table
-from metta.errors import ConfigError
+from metta.cli.tables import printable, say, table
+from metta.errors import ConfigError, EventLogError
 
 if TYPE_CHECKING:
     from metta.cli.comparison import Comparison, Evaluation
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         name: [_evaluation(member, output) for member in members] for name, members in names.items()
     }
     found = compare_groups(groups, seed=options.seed)
-    print(to_json(_plain(found, groups)) if options.json else "\n".join(_lines(found, groups)))
+    say(to_json(_plain(found, groups)) if options.json else "\n".join(_lines(found, groups)))
     return 0
 
 
@@ -75,7 +75,13 @@ def _evaluation(name: str, output: Path) -> "Evaluation":
     from metta.store.run_directory import RunDirectory
 
     folder = find_run(name, output)
-    found = last_evaluation(RunDirectory(folder).events_file)
+    try:
+        found = last_evaluation(RunDirectory(folder).events_file)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise EventLogError(
+            f"the event log of the run {name!r} has an evaluation that metta did not write: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     if found is None or not found.scores:
         raise ConfigError(
             f"the run {name!r} has no evaluation in its event log; train it with eval_episodes above 0"

@@ -1,6 +1,7 @@
 """`metta completion`: scripts that let a shell complete commands, presets, files and settings."""
 
 import argparse
+import sys
 
 __all__ = ["configure", "run", "script"]
 
@@ -18,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    print(script(options.shell), end="")
+    sys.stdout.write(script(options.shell))
     return 0
 
 

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from metta.cli.tables import say
 from metta.cli.words import WORDS_HELP, resolve_words
 from metta.errors import ConfigError, did_you_mean
 
@@ -39,19 +40,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what was asked for."""
     if options.help_for is not None:
-        print(_help_for(options.help_for))
+        say(_help_for(options.help_for))
         return 0
     resolved = resolve_words(options.words)
     if options.explain is not None:
-        print(resolved.explain(options.explain))
+        say(resolved.explain(options.explain))
     elif options.origins:
-        print(_origins(resolved))
+        say(_origins(resolved))
     elif options.output is not None:
-        print(f"wrote {_write(resolved, Path(options.output))}")
+        say(f"wrote {_write(resolved, Path(options.output))}")
     else:
         from metta.train.yaml_text import dump_yaml
 
-        print(dump_yaml(resolved.config.to_dict()), end="")
+        say(dump_yaml(resolved.config.to_dict()), end="")
     return 0
 
 

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from metta.cli.tables import say
 from metta.errors import ConfigError
 
 __all__ = ["configure", "run"]
@@ -45,5 +46,5 @@ def run(options: argparse.Namespace) -> int:
     from metta.store.pickle_converter import convert_pickle  # torch loads here, not for --help
 
     found = convert_pickle(source, target, part=options.part)
-    print(f"wrote {len(found.places)} tensors ({found.data_bytes:,} bytes) to {target}")
+    say(f"wrote {len(found.places)} tensors ({found.data_bytes:,} bytes) to {target}")
     return 0

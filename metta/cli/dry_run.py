@@ -9,6 +9,7 @@ from torch import Tensor
 
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
+from metta.cli.tables import say
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.rl.experience import RolloutBuffer
@@ -40,7 +41,7 @@ def dry_run(resolved: Resolved) -> int:
         ]
     finally:
         env.close()
-    print("\n".join(lines))
+    say("\n".join(lines))
     return 0
 
 

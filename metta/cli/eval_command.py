@@ -7,14 +7,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from metta.cli.tables import printable, table
-from metta.errors import ConfigError, PolicyError, UnsafeFileError
+from metta.cli.tables import printable, say, table
+from metta.errors import ConfigError, PolicyError
 
 if TYPE_CHECKING:
     from metta.agent.policy import Policy
     from metta.agent.policy_record import PolicyRecord
     from metta.curriculum import Task
     from metta.rl.evaluator import PolicyEvaluator
+    from metta.store.held_policy import HeldPolicy
     from metta.store.policy_store import PolicyStore
 
 __all__ = ["Row", "configure", "run"]
@@ -93,12 +94,12 @@ def run(options: argparse.Namespace) -> int:
         evaluated = _evaluate(uri, number, options, store)
         rows += evaluated[0]
         told.append(evaluated[1])
-    print(_table(rows))
+    say(_table(rows))
     for one in told:
         for name, why in one["left_out"].items():
-            print(printable(f"{one['policy']} does not play {name}: {why}"))
+            say(printable(f"{one['policy']} does not play {name}: {why}"))
         for path in one["replays"].values():
-            print(printable(f"replay of {one['policy']}: {path}"))
+            say(printable(f"replay of {one['policy']}: {path}"))
     _write(options, rows, told)
     return 0
 
@@ -110,9 +111,10 @@ def _evaluate(
 
     from metta.rl.numerics import threads_for
 
-    record = store.find(uri)
-    evaluator = _evaluator(record, options, store)
-    policy = _loaded(uri, record, evaluator, store)
+    with store.hold(uri) as held:
+        record = held.record
+        evaluator = _evaluator(record, options, store)
+        policy = _loaded(uri, held, evaluator)
     torch.set_num_threads(threads_for(policy))
     results = evaluator.play(policy)
     replays: dict[str, str] = {}
@@ -176,41 +178,31 @@ def _training_task(record: "PolicyRecord") -> "Task | None":
     from metta.curriculum import Curriculum
     from metta.store.run_directory import RunDirectory
     from metta.train.train_config import TrainingConfig
-    from metta.untrusted.json_files import read_json
     from metta.untrusted.paths import path_of
 
     path = path_of(record.uri)
     for folder in [path, *path.parents][:_DEEPEST]:
         if not (folder / "config.yaml").is_file():
             continue
-        try:
-            about = read_json(RunDirectory(folder).about_file)
-        except UnsafeFileError:
-            about = {}
-        if isinstance(about, dict) and about.get("own_environment"):
+        run = RunDirectory(folder)
+        if run.about().get("own_environment"):
             return None
-        return Curriculum(TrainingConfig.from_yaml(folder / "config.yaml").trainer.curriculum).task
+        return Curriculum(TrainingConfig.from_yaml(run.config_file).trainer.curriculum).task
     return None
 
 
-def _loaded(
-    uri: str, record: "PolicyRecord", evaluator: "PolicyEvaluator", store: "PolicyStore"
-) -> "Policy":
+def _loaded(uri: str, held: "HeldPolicy", evaluator: "PolicyEvaluator") -> "Policy":
     """The policy, built for the first simulation whose spaces are those in its file."""
     from metta.envs.factory import make_vec_env
-    from metta.store.checkpoint_files import POLICY_FILE
-    from metta.store.policy_file import read_policy_manifest
-    from metta.untrusted.paths import path_of
 
-    path = path_of(record.uri)
-    manifest = read_policy_manifest(path / POLICY_FILE if path.is_dir() else path)
+    manifest = held.file.manifest
     own = manifest["observation_space"], manifest["action_space"]
     for task in evaluator.tasks.values():
         vec_env = make_vec_env(task)
         vec_env.close()
         described = json.loads(json.dumps(vec_env.obs_spec.describe()))
         if (described, str(vec_env.action_space)) == own:
-            loaded = store.load(uri, vec_env).policy
+            loaded = held.load(vec_env).policy
             assert loaded is not None, "load gives the policy"
             return loaded
     raise PolicyError(

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from metta.cli.tables import say
 from metta.errors import ConfigError
 
 __all__ = ["configure", "run"]
@@ -58,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
     found = load_policy(options.policy, sha256=options.sha256, runs=options.output)
     masks = True if options.action_mask else None
     made = export_policy(found.policy, target, format=options.format, action_mask=masks)
-    print(f"wrote {made.path} ({made.path.stat().st_size:,} bytes) from {found.record.uri}")
-    print(f"inputs:  {', '.join(made.inputs)}")
-    print(f"outputs: {', '.join(made.outputs)}")
-    print(f"largest difference from the policy: {made.largest_difference:.1e}")
+    say(f"wrote {made.path} ({made.path.stat().st_size:,} bytes) from {found.record.uri}")
+    say(f"inputs:  {', '.join(made.inputs)}")
+    say(f"outputs: {', '.join(made.outputs)}")
+    say(f"largest difference from the policy: {made.largest_difference:.1e}")
     return 0

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from metta.cli.tables import say
 from metta.cli.train_command import add_run_options, checked_options
 from metta.errors import ConfigError
 
@@ -53,13 +54,13 @@ def run(options: argparse.Namespace) -> int:
     config = dataclasses.replace(resolved.config, agent=record.policy.config)
     folder = new_run_dir(output, config) if options.run is None else output / options.run
     _require_new(folder)
-    print(f"begins with the policy {record.uri} (epoch {record.epoch})")
+    say(f"begins with the policy {record.uri} (epoch {record.epoch})")
     provenance = {**resolved.provenance(), "initial_policy": record.uri}
     return train_in(folder, config, provenance, policy=record.policy)
 
 
 def _require_new(folder: Path) -> None:
-    if (folder / "checkpoints").is_dir():
+    if any((folder / name).exists() for name in ("checkpoints", "run.json")):
         raise ConfigError(
             f"{str(folder)!r} holds a run already; fine-tuning begins a new one: choose another --run"
         )

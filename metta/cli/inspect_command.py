@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metta.cli.tables import printable, shown_bytes, table
+from metta.cli.tables import printable, say, shown_bytes, table
 
 __all__ = ["configure", "run"]
 
@@ -37,11 +37,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what was found; 1 where something is wrong with it."""
-    from metta.cli.inspection import find_thing, inspect_thing
+    from metta.cli.inspection import inspect_named
     from metta.loggers.plain_json import to_json
 
-    found = inspect_thing(find_thing(options.thing, Path(options.output)), load=options.verify)
-    print(to_json(found) if options.json else "\n".join(_lines(found)))
+    found = inspect_named(options.thing, Path(options.output), load=options.verify)
+    say(to_json(found) if options.json else "\n".join(_lines(found)))
     return 1 if found["problems"] else 0
 
 

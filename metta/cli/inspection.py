@@ -1,12 +1,12 @@
 """What is inside a checkpoint or a policy file, read without building anything of it."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from metta.errors import CheckpointError, MettaError
-from metta.files import sha256_of
 from metta.store.checkpoint_files import checkpoint_folders, read_checkpoint, verify_checkpoint
 from metta.store.checkpoint_manifest import (
     FILES,
@@ -19,17 +19,31 @@ from metta.store.checkpoint_manifest import (
     read_manifest,
     score_of,
 )
-from metta.store.content_digest import verify_content
-from metta.store.policy_file import read_policy_manifest, read_weights
-from metta.store.policy_store import PolicyStore
+from metta.store.listing import listing_anew, reading
+from metta.store.policy_file import OpenPolicy, open_policy
+from metta.store.policy_store import PolicyStore, store_in
 from metta.store.safe_read import check_tensor_file
 from metta.store.state_tree import unpack_state
 from metta.untrusted.json_files import read_json
 from metta.untrusted.paths import path_of
 
-__all__ = ["find_thing", "inspect_thing"]
+__all__ = ["find_thing", "inspect_named", "inspect_thing"]
 
 _KNOWN = {"format", "format_version", "epoch", "agent_step", "metadata", "files", "sha256"}
+
+
+def inspect_named(name: str, output: Path, *, load: bool = False) -> dict[str, Any]:
+    """`inspect_thing` of what `find_thing` finds, anew where a trainer removes it meanwhile."""
+    return listing_anew(lambda: _find_and_inspect(name, output, load))
+
+
+def _find_and_inspect(name: str, output: Path, load: bool) -> dict[str, Any]:
+    path = find_thing(name, output)
+    with reading(path):
+        found = inspect_thing(path, load=load)
+        if found["problems"] and not os.path.lexists(path):
+            raise CheckpointError(found["problems"][0])
+    return found
 
 
 def find_thing(name: str, output: Path) -> Path:
@@ -42,10 +56,10 @@ def find_thing(name: str, output: Path) -> Path:
         path = (output / name).absolute()
     if not _exists(path):
         return path_of(PolicyStore(output).find(name).uri)
+    path = path.resolve() if path.is_symlink() else path  # named by the user, not found in a run
     if not path.is_dir() or (path / MANIFEST_FILE).exists():
         return path
-    inside = path / "checkpoints"
-    folders = checkpoint_folders(inside if inside.is_dir() else path)
+    folders = checkpoint_folders(store_in(path).root)
     return folders[-1] if folders else path_of(PolicyStore(output).find(path).uri)
 
 
@@ -109,7 +123,8 @@ def _file_state(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _contents(path: Path) -> dict[str, Any]:
     """The components of a checkpoint, and the tensors of its policy."""
     tree, tensors = read_json(path / TREE_FILE), check_tensor_file(path / TENSOR_FILE)
-    policy = _describe_policy(path / POLICY_FILE)
+    with open_policy(path / POLICY_FILE) as opened:
+        policy = _describe_policy(opened)
     about: dict[str, Any] = {}
     if "environments" in tree:
         about["environments"] = tree["environments"]["state"]["class"]
@@ -139,8 +154,8 @@ def _tensors_in(packed: Any) -> Iterator[str]:
                 yield from _tensors_in(part)
 
 
-def _describe_policy(path: Path) -> dict[str, Any]:
-    manifest, found = read_policy_manifest(path), check_tensor_file(path)
+def _describe_policy(opened: OpenPolicy) -> dict[str, Any]:
+    manifest, found = opened.manifest, opened.tensors.announced
     tensors = [
         {"name": name, "type": place.dtype, "shape": list(place.shape)}
         for name, place in found.places.items()
@@ -155,17 +170,22 @@ def _describe_policy(path: Path) -> dict[str, Any]:
 
 
 def _inspect_policy(path: Path, load: bool) -> dict[str, Any]:
-    manifest = read_policy_manifest(path)
+    with open_policy(path) as opened:
+        return _describe_file(opened, load)
+
+
+def _describe_file(opened: OpenPolicy, load: bool) -> dict[str, Any]:
+    path, manifest = opened.path, opened.manifest
     metadata, problems = manifest["metadata"], []
     try:
         if load:
-            read_weights(path)
+            opened.read()
         else:
-            verify_content(path, check_tensor_file(path), manifest)
+            opened.verify()
     except MettaError as error:
         problems.append(f"{type(error).__name__}: {error}")
-    size, state = path.stat().st_size, "damaged" if problems else "ok"
-    file = {"name": path.name, "bytes": size, "state": state, "sha256": sha256_of(path)}
+    size, state = opened.tensors.size, "damaged" if problems else "ok"
+    file = {"name": path.name, "bytes": size, "state": state, "sha256": opened.tensors.sha256()}
     return {
         "kind": "policy",
         "path": str(path),
@@ -175,6 +195,6 @@ def _inspect_policy(path: Path, load: bool) -> dict[str, Any]:
         "score": score_of(metadata),
         "metadata": metadata,
         "files": [file],
-        **_describe_policy(path),
+        **_describe_policy(opened),
         "problems": problems,
     }

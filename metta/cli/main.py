@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from metta import __version__
 from metta.cli.lost_console import surviving_a_lost_console
+from metta.cli.tables import printable_lines, say
 from metta.cli.words import join_dotted
 from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError, did_you_mean
 
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _main(arguments)
         except KeyboardInterrupt as interrupt:
-            print("metta: interrupted", file=sys.stderr)
+            say("metta: interrupted", file=sys.stderr)
             return 128 + int(interrupt.args[0]) if interrupt.args else _INTERRUPTED
 
 
@@ -149,7 +150,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         status: int = _module(options.command).run(options)
     except MettaError as error:
-        print(_scrubbed(f"metta: {type(error).__name__}: {error}"), file=sys.stderr)
+        say(_scrubbed(f"metta: {type(error).__name__}: {error}"), file=sys.stderr)
         return _USAGE if isinstance(error, ConfigError | MissingExtraError) else _FAILED
     return status
 
@@ -159,7 +160,7 @@ def _show_bug(kind: type[BaseException], error: BaseException, trace: TracebackT
     import traceback  # seldom needed, and slow to import
 
     lines = traceback.format_exception(kind, error, trace)
-    print(_scrubbed("".join(lines)), end="", file=sys.stderr)
+    say(_scrubbed("".join(lines)), end="", file=sys.stderr)
 
 
 def _scrubbed(text: str) -> str:
@@ -175,9 +176,10 @@ def _plain_warnings() -> Iterator[None]:
 
     def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, MettaWarning):
-            print(_scrubbed(f"metta: warning: {message}"), file=sys.stderr)
+            say(_scrubbed(f"metta: warning: {message}"), file=sys.stderr)
         else:
-            before(message, category, *where, **more)
+            shown = printable_lines(str(message))
+            before(message if shown == str(message) else shown, category, *where, **more)
 
     warnings.showwarning = show
     try:

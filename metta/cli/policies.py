@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import shlex
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from metta.cli.resume import find_run
-from metta.cli.tables import shown_bytes, table
+from metta.cli.tables import say, shown_bytes, table
 from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
 
 if TYPE_CHECKING:
@@ -73,62 +74,62 @@ def run(options: argparse.Namespace) -> int:
         found = sorted(scored, key=lambda policy: -(policy.score or 0.0))[: options.top]
     if options.json:
         for policy in found:
-            print(json.dumps(policy._asdict()))
+            say(json.dumps(policy._asdict()))
     elif found:
-        print(_table(found))
+        say(_table(found))
     else:
         what = "policies" if options.top is None else "policies with a score"
-        print(f"there are no {what} in {options.place or options.output}")
+        say(f"there are no {what} in {options.place or options.output}")
     return 0
 
 
 def _places(place: str | None, output: Path) -> list[tuple[str, Path]]:
     """Names and folders of the stores that are meant."""
     if place is None:
-        return [(folder.name, _checkpoint_dir(folder)) for folder in _runs_in(output)]
+        return _all_runs(output)
     folder = Path(place)
     if folder.is_dir() and not (folder / "config.yaml").is_file():
-        runs = [(below.name, _checkpoint_dir(below)) for below in _runs_in(folder)]
-        return runs or [(folder.resolve().name, folder)]
+        return _all_runs(folder) or [(folder.resolve().name, folder)]
     found = find_run(place, output)
     return [(found.resolve().name, _checkpoint_dir(found))]
 
 
-def _runs_in(folder: Path) -> list[Path]:
-    return sorted(file.parent for file in folder.glob("*/config.yaml"))
+def _all_runs(output: Path) -> list[tuple[str, Path]]:
+    """Runs below a folder; those whose checkpoints are not looked for are told of by a warning."""
+    found = []
+    for folder in sorted(file.parent for file in output.glob("*/config.yaml")):
+        try:
+            found.append((folder.name, _checkpoint_dir(folder)))
+        except (ConfigError, UnsafeFileError) as error:
+            warnings.warn(str(error), MettaWarning, stacklevel=2)
+    return found
 
 
 def _checkpoint_dir(run: Path) -> Path:
-    """Where a run says that its checkpoints are; else the usual place."""
+    """Where a run has its checkpoints."""
     from metta.store.run_directory import RunDirectory
-    from metta.untrusted.json_files import read_json
 
-    directory = RunDirectory(run)
-    try:
-        given = read_json(directory.about_file)["checkpoint_dir"]
-    except (UnsafeFileError, KeyError, TypeError):
-        given = None
-    return Path(given) if isinstance(given, str) else directory.checkpoint_dir
+    return RunDirectory(run).place(
+        "checkpoint_dir", lambda folder: shlex.join(["metta", "policies", folder])
+    )
 
 
 def saved_policies(run: str, folder: Path) -> Iterator[SavedPolicy]:
     """The policies in one folder, oldest first; those that cannot be read are told of by a warning."""
-    from metta.store.checkpoint_files import checkpoint_folders, score_of
+    from metta.store.checkpoint_files import score_of
     from metta.store.policy_store import PolicyStore
+    from metta.store.retention import best_of
 
-    store = PolicyStore(folder)
     try:
-        records, best = store.list(), store.best()
-        folders = checkpoint_folders(store.root)
+        records, unreadable = PolicyStore(folder).survey()
     except OSError as error:
         raise CheckpointError(
             f"{str(folder)!r} cannot be searched for policies: {error}"
         ) from error
-    readable = {record.uri for record in records}
-    for path in folders:
-        if path.as_uri() not in readable:
-            text = f"{str(path)!r} cannot be read; `metta inspect` says why"
-            warnings.warn(text, MettaWarning, stacklevel=2)
+    best = best_of(records)
+    for path in unreadable:
+        text = f"{str(path)!r} cannot be read; `metta inspect` says why"
+        warnings.warn(text, MettaWarning, stacklevel=2)
     for record in records:
         yield SavedPolicy(
             run=run,

@@ -2,6 +2,8 @@
 
 import argparse
 
+from metta.cli.tables import say
+
 __all__ = ["configure", "run"]
 
 
@@ -19,5 +21,5 @@ def run(options: argparse.Namespace) -> int:
 
     width = max(map(len, PRESETS))
     for name, build in PRESETS.items():
-        print(f"{name:<{width}}  {(build.__doc__ or '').partition(chr(10))[0]}")
+        say(f"{name:<{width}}  {(build.__doc__ or '').partition(chr(10))[0]}")
     return 0

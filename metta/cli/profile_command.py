@@ -4,14 +4,17 @@ import argparse
 import dataclasses
 import json
 import os
+import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.tables import table
+from metta.cli.tables import say, table
 from metta.cli.words import resolve_words, sort_words
-from metta.errors import ConfigError, UnsafeFileError
+from metta.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
+    from metta.store.run_directory import RunDirectory
     from metta.train.layers import Resolved
     from metta.train.train_config import TrainingConfig
 
@@ -47,6 +50,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
     )
+    parser.add_argument(
+        "--checkpoint-dir",
+        metavar="DIR",
+        help="where the run has its checkpoints, if that is outside of its folder",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.epochs < 1 or options.warmup < 1:
         raise ConfigError("profile needs at least --epochs 1 and --warmup 1")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would talk into the table
-    resolved = _resolve(options.words, Path(options.output))
+    resolved = _resolve(options.words, Path(options.output), options.checkpoint_dir)
     from metta.files import atomic_write_text
     from metta.profiling.profile_run import profile_run  # torch loads here, not for --help
 
@@ -68,13 +76,14 @@ def run(options: argparse.Namespace) -> int:
     )
     numbers = {**vars(profile), "shares": profile.shares}
     atomic_write_text(folder / "phases.json", json.dumps(numbers, indent=2))
-    print(table(profile.rows()))
-    print(profile.describe())
-    print(f"flame graph, stacks and trace are in {folder}")
+    say(table(profile.rows()))
+    say(profile.describe())
+    say(f"flame graph, stacks and trace are in {folder}")
     return 0
 
 
-def _resolve(words: list[str], output: Path) -> "Resolved":
+def _resolve(words: list[str], output: Path, checkpoint_dir: str | None) -> "Resolved":
+    from metta.store.run_directory import RunDirectory
     from metta.train.layers import resolve
     from metta.train.presets import PRESETS
 
@@ -82,42 +91,47 @@ def _resolve(words: list[str], output: Path) -> "Resolved":
     if name is not None and name not in PRESETS:
         for folder in (Path(name), output / name):
             if (folder / "config.yaml").is_file():
-                _require_settings_only(folder)
-                layers = [folder / "config.yaml", *files]
-                resolved = resolve(None, layers, settings, check_sizes=False)
-                return dataclasses.replace(resolved, config=_as_saved(resolved.config, folder))
+                run = RunDirectory(folder)
+                _require_settings_only(run)
+                resolved = resolve(None, [run.config_file, *files], settings, check_sizes=False)
+                saved = Path(checkpoint_dir or run.place("checkpoint_dir", partial(_again, words)))
+                return dataclasses.replace(resolved, config=_as_saved(resolved.config, saved))
     return resolve_words(words)
 
 
-def _as_saved(config: "TrainingConfig", folder: Path) -> "TrainingConfig":
+def _again(words: list[str], checkpoint_dir: str) -> str:
+    return shlex.join(["metta", "profile", *words, "--checkpoint-dir", checkpoint_dir])
+
+
+def _as_saved(config: "TrainingConfig", checkpoint_dir: Path) -> "TrainingConfig":
     """With the threads and the driver that a run takes over from its checkpoint where it goes on."""
     from metta.rl.conditions import RunConditions
-    from metta.rl.run_session import RunSession
     from metta.store.checkpoint_files import read_newest_checkpoint
     from metta.train.settings import apply_settings
 
-    checkpoint = read_newest_checkpoint(RunSession(folder).checkpoint_dir)
+    checkpoint = read_newest_checkpoint(checkpoint_dir)
     if checkpoint is None or RunConditions.state_name not in checkpoint.snapshot:
         return config
-    saved = checkpoint.snapshot[RunConditions.state_name]["state"]["plan"]
     numerics = config.trainer.numerics
     is_open = {"threads": numerics.threads == 0, "driver": numerics.driver == "auto"}
-    taken = {f"trainer.numerics.{name}": saved[name] for name, is_it in is_open.items() if is_it}
+    try:
+        saved = checkpoint.snapshot[RunConditions.state_name]["state"]["plan"]
+        taken = {
+            f"trainer.numerics.{name}": saved[name] for name, is_it in is_open.items() if is_it
+        }
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{str(checkpoint.path)!r} does not say how its numbers were computed"
+        ) from error
     return apply_settings(config, taken)
 
 
-def _require_settings_only(folder: Path) -> None:
+def _require_settings_only(run: "RunDirectory") -> None:
     """Refuse a run whose network or environment is in no settings."""
-    from metta.store.run_directory import RunDirectory
-    from metta.untrusted.json_files import read_json
-
-    try:
-        about = read_json(RunDirectory(folder).about_file)
-    except UnsafeFileError:
-        return
+    about = run.about()
     for key, what in (("own_environment", "environment"), ("own_policy", "network")):
-        if isinstance(about, dict) and about.get(key):
+        if about.get(key):
             raise ConfigError(
-                f"the run {str(folder)!r} has the {what} {about[key]}, which its settings cannot make; "
+                f"the run {str(run.path)!r} has the {what} {about[key]}, which its settings cannot make; "
                 "profile it from Python: metta.profiling.PhaseTimer and StackSampler"
             )

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.resume import find_run
-from metta.cli.tables import printable, shown_bytes, table
-from metta.errors import ConfigError, UnsafeFileError
+from metta.cli.tables import printable, say, shown_bytes, table
+from metta.errors import ConfigError
 
 if TYPE_CHECKING:
     from metta.sim.replay import Replay, ReplayInfo
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.epoch is not None:
         found = _of_epoch(found, options.epoch)
     if options.list:
-        print(_table(found))
+        say(_table(found))
         return 0
     from metta.rl.replay_file import load_replay
 
@@ -93,13 +94,14 @@ def run(options: argparse.Namespace) -> int:
     written = export_replay(
         replay, options.out, fps=options.fps, scale=options.scale, moments=moments
     )
-    print(f"{written}: {len(moments)} moments, {shown_bytes(written.stat().st_size)}")
+    say(f"{written}: {len(moments)} moments, {shown_bytes(written.stat().st_size)}")
     return 0
 
 
 def find_replays(uri: str, output: Path) -> "list[tuple[Path, ReplayInfo]]":
     """Replays of a file, a folder or a run, oldest first; at least one."""
     from metta.rl.replay_file import list_replays, read_replay_info
+    from metta.store.run_directory import RunDirectory
     from metta.untrusted.paths import path_of
 
     place = path_of(uri)
@@ -108,7 +110,9 @@ def find_replays(uri: str, output: Path) -> "list[tuple[Path, ReplayInfo]]":
     if place.is_dir() and not (place / "config.yaml").is_file():
         folder = place
     else:
-        folder = _replay_dir(find_run(uri, output))
+        folder = RunDirectory(find_run(uri, output)).place(
+            "replay_dir", lambda folder: shlex.join(["metta", "replay", folder])
+        )
     found = list_replays(folder)
     if not found:
         raise ConfigError(
@@ -116,19 +120,6 @@ def find_replays(uri: str, output: Path) -> "list[tuple[Path, ReplayInfo]]":
             "epochs, or use metta eval POLICY_URI --replays DIR"
         )
     return found
-
-
-def _replay_dir(run_folder: Path) -> Path:
-    """Where a run says that its replays are; else the usual place."""
-    from metta.store.run_directory import RunDirectory
-    from metta.untrusted.json_files import read_json
-
-    directory = RunDirectory(run_folder)
-    try:
-        given = read_json(directory.about_file)["replay_dir"]
-    except (UnsafeFileError, KeyError, TypeError):
-        given = None
-    return Path(given) if isinstance(given, str) else directory.replay_dir
 
 
 def _of_simulation(
@@ -192,9 +183,9 @@ def _play(replay: "Replay", moments: range, options: argparse.Namespace) -> None
     from metta.sim.video import captioned_texts
 
     is_terminal = sys.stdout.isatty()
-    print(_headline(replay.info))
+    say(_headline(replay.info))
     if replay.info.kind == "frames" and not is_terminal:
-        print("it is made of images: write them with --out FILE.mp4 or FILE.gif, or use a terminal")
+        say("it is made of images: write them with --out FILE.mp4 or FILE.gif, or use a terminal")
         return
     color = is_terminal and not options.no_color
     screen, lines = shutil.get_terminal_size()
@@ -212,7 +203,7 @@ def _play(replay: "Replay", moments: range, options: argparse.Namespace) -> None
             drawn = _redraw(f"{fitting}\n{caption[: screen - 1]}", drawn)
             time.sleep(1.0 / options.speed)
         else:
-            print(f"--- {caption}\n{text}")
+            say(f"--- {caption}\n{text}")
 
 
 def _fitting_columns(replay: "Replay", columns: int, lines: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from metta.cli.database_option import URL_VARIABLE
 from metta.cli.resume import find_run
-from metta.cli.tables import printable, table
+from metta.cli.tables import printable, say, table
 from metta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ def run(options: argparse.Namespace) -> int:
     else:
         summaries, place = _from_folders(Path(options.output), wanted), options.output
     if wanted is not None:
-        print(_one(summaries[0], options))
+        say(_one(summaries[0], options))
     elif options.json:
         for summary in summaries:
-            print(json.dumps(vars(summary)))
+            say(json.dumps(vars(summary)))
     elif summaries:
-        print(_table(summaries))
+        say(_table(summaries))
     else:
-        print(f"there are no runs in {place}")
+        say(f"there are no runs in {place}")
     return 0
 
 
@@ -128,6 +128,16 @@ def _table(summaries: list["RunSummary"]) -> str:
     return table(rows)
 
 
+def _checkpoint_names(folder: Path) -> list[str]:
+    from metta.errors import UnsafeFileError
+    from metta.store.run_directory import RunDirectory
+
+    try:
+        return sorted(path.name for path in RunDirectory(folder).checkpoint_dir.glob("epoch_*"))
+    except UnsafeFileError as error:
+        return [str(error)]
+
+
 def _details(summary: "RunSummary", *, is_folder: bool) -> str:
     shown = {
         **vars(summary),
@@ -135,8 +145,7 @@ def _details(summary: "RunSummary", *, is_folder: bool) -> str:
         "score": _shown(summary.score),
     }
     if is_folder:
-        checkpoints = sorted((Path(summary.path) / "checkpoints").glob("epoch_*"))
-        shown["checkpoints"] = ", ".join(folder.name for folder in checkpoints) or "-"
+        shown["checkpoints"] = ", ".join(_checkpoint_names(Path(summary.path))) or "-"
     else:
         shown["id"] = shown.pop("path")
     width = max(map(len, shown))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metta.cli.database_option import add_database, database_of
-from metta.cli.tables import printable, table
+from metta.cli.tables import printable, say, table
 from metta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,18 +94,18 @@ def _ingest(options: argparse.Namespace) -> int:
 
     with Ingester(database_of(options)) as ingester:
         if options.watch is not None:
-            print(f"{ingester.url}: watching {', '.join(map(str, places))}", flush=True)
+            say(f"{ingester.url}: watching {', '.join(map(str, places))}", flush=True)
             ingester.watch(places, options.watch, on_round=lambda news: _tell(news, ingester))
             return 0
         for place in places:
             if not logs_below(place):
-                print(f"there are no event logs in {place}")
+                say(f"there are no event logs in {place}")
         report = IngestReport()
         for place in places:
             report.add(ingester.ingest_folder(place))
-        print(_shown(report, ingester))
+        say(_shown(report, ingester))
     for problem in report.problems.values():
-        print(printable(f"metta: {problem}"), file=sys.stderr)
+        say(printable(f"metta: {problem}"), file=sys.stderr)
     return 1 if report.problems else 0
 
 
@@ -125,7 +125,7 @@ def _places(names: list[str], output: Path) -> list[Path]:
 
 def _tell(report: "IngestReport", ingester: "Ingester") -> None:
     if report.num_events:
-        print(_shown(report, ingester), flush=True)
+        say(_shown(report, ingester), flush=True)
 
 
 def _shown(report: "IngestReport", ingester: "Ingester") -> str:
@@ -144,10 +144,10 @@ def _tables(options: argparse.Namespace) -> int:
     kinds = {name: "view" if name in VIEWS else "table" for name in counts}
     if options.json:
         for name, count in counts.items():
-            print(json.dumps({"name": name, "kind": kinds[name], "rows": count}))
+            say(json.dumps({"name": name, "kind": kinds[name], "rows": count}))
     else:
         rows = [(name, kinds[name], f"{count:,}") for name, count in counts.items()]
-        print(table([("name", "kind", "rows"), *rows]))
+        say(table([("name", "kind", "rows"), *rows]))
     return 0
 
 
@@ -159,11 +159,11 @@ def _query(options: argparse.Namespace) -> int:
     if options.json:
         names = _unique(found.columns)
         for row in found.rows:
-            print(json.dumps(dict(zip(names, row, strict=True)), default=str))
+            say(json.dumps(dict(zip(names, row, strict=True)), default=str))
     else:
-        print(table([found.columns, *([_cell(value) for value in row] for row in found.rows)]))
+        say(table([found.columns, *([_cell(value) for value in row] for row in found.rows)]))
     if found.is_cut:
-        print(f"metta: there are more than {options.limit} rows; see --limit", file=sys.stderr)
+        say(f"metta: there are more than {options.limit} rows; see --limit", file=sys.stderr)
     return 0
 
 
@@ -190,5 +190,5 @@ def _export(options: argparse.Namespace) -> int:
     with StatsReader(database_of(options)) as reader, reader.connect() as connection:
         run_id = None if options.run is None else reader.find_run(options.run).run
         count = export_table(connection, options.table, options.file, run=run_id)
-    print(f"wrote {count:,} rows to {options.file}")
+    say(f"wrote {count:,} rows to {options.file}")
     return 0

@@ -1,8 +1,16 @@
-"""Rows and sizes as people read them."""
+"""Rows and sizes as people read them, and the one place where commands print."""
 
 from collections.abc import Sequence
+from typing import TextIO
 
-__all__ = ["printable", "shown_bytes", "table"]
+__all__ = ["printable", "printable_lines", "say", "shown_bytes", "table"]
+
+
+def say(
+    text: str = "", *, end: str = "\n", file: TextIO | None = None, flush: bool = False
+) -> None:
+    """Print `printable` lines: whatever a text is made of, a terminal obeys nothing in it."""
+    print(printable_lines(text), end=end, file=file, flush=flush)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -17,6 +25,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 def printable(text: str) -> str:
     """A text of unknown origin on one line; what a terminal would obey is written as a code."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """A text of unknown origin with its lines, each `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def shown_bytes(count: float) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from metta.agent.policy import Policy
 from metta.cli.plot import draw_learning_curve
+from metta.cli.resume import place_of, resume_command
+from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError
 from metta.loggers.history import metric_rows
 from metta.rl.components.trainer import Trainer
@@ -35,6 +38,8 @@ def train_in(
     *,
     allow_inexact: bool = False,
     policy: Policy | None = None,
+    checkpoint_dir: str | None = None,
+    replay_dir: str | None = None,
 ) -> int:
     """Train, score, save and draw; returns the exit code. `policy` is the one to begin with.
 
@@ -42,52 +47,64 @@ def train_in(
     was learned. Where the folder holds a checkpoint, training goes on from there.
     """
     run = RunDirectory(folder)
-    before = list_checkpoints(run.checkpoint_dir)
+    given = {"checkpoint_dir": checkpoint_dir, "replay_dir": replay_dir}
+    checkpoints = checkpoint_dir or place_of(run, "checkpoint_dir", given)
+    again = resume_command(run.path, given)
+    before = list_checkpoints(checkpoints)
     trainer = Trainer(
-        config, None, policy, run_dir=folder, provenance=provenance, allow_inexact=allow_inexact
+        config,
+        None,
+        policy,
+        run_dir=folder,
+        provenance=provenance,
+        allow_inexact=allow_inexact,
+        checkpoint_dir=checkpoint_dir,
+        replay_dir=replay_dir,
     )
     try:
         trainer.setup()
         total, seed = config.trainer.total_timesteps, config.trainer.seed
-        print(f"training {config.env} for {total:,} steps in {folder} (seed {seed})")
+        say(f"training {config.env} for {total:,} steps in {folder} (seed {seed})")
         if trainer.session is not None and trainer.session.promise is not None:
-            print(scrub(trainer.session.promise.describe()))
+            say(scrub(trainer.session.promise.describe()))
         if before:
-            print(f"goes on from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
+            say(f"goes on from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
         trainer.train()
     except KeyboardInterrupt:
-        if list_checkpoints(run.checkpoint_dir):
-            print(f"interrupted; go on with: metta resume {run.path}")
+        if list_checkpoints(checkpoints):
+            say(f"interrupted; go on with: {again}")
         raise
     finally:
         trainer.cleanup()
     # a signal that comes when the goal is reached, as during the last evaluation, stops nothing
     is_done = trainer.state.agent_step >= config.trainer.total_timesteps
     stop_signal = None if is_done else trainer.stop_signal
-    _report(trainer, run, config.env, is_stopped=stop_signal is not None)
+    _report(trainer, run, config.env, again, is_stopped=stop_signal is not None)
     return 0 if stop_signal is None else 128 + stop_signal
 
 
-def _report(trainer: Trainer, run: RunDirectory, env: str, *, is_stopped: bool) -> None:
+def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_stopped: bool) -> None:
     """Say what came of it and where it is."""
     state, episodes = trainer.state, trainer.evaluation_manager.episodes
     if is_stopped:
-        print(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); "
-              f"go on with: metta resume {run.path}")  # fmt: skip
+        say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); go on with: {again}")
     elif episodes is not None:
-        print(f"reached a mean return of {episodes.mean:.1f} (std {episodes.returns.std():.1f}) over "
+        say(f"reached a mean return of {episodes.mean:.1f} (std {episodes.returns.std():.1f}) over "
               f"{len(episodes.returns)} fresh episodes after {state.agent_step:,} steps")  # fmt: skip
     record = state.policies.latest_saved_policy_record
     if record is not None:
-        print(f"the policy is in {record.uri.removeprefix('file://')}")
-    print(f"settings, metrics and events are in {run.path}")
-    if list_replays(run.replay_dir):
-        print(f"watch what it does: metta replay {run.path}")
+        say(f"the policy is in {record.uri.removeprefix('file://')}")
+    say(f"settings, metrics and events are in {run.path}")
+    replays = run.replay_dir if trainer.session is None else trainer.session.replay_dir
+    if list_replays(replays):
+        is_own = replays.is_relative_to(run.path)
+        watched = shlex.join(["metta", "replay", str(run.path if is_own else replays)])
+        say(f"watch what it does: {watched}")
     try:
         curve = draw_learning_curve(run.curve_file, learning_curve(run.events_file), env)
-        print(f"drew the learning curve to {curve}")
+        say(f"drew the learning curve to {curve}")
     except MettaError as error:  # a missing extra, or an event log with a bad line
-        print(f"no learning curve: {error}")
+        say(f"no learning curve: {error}")
 
 
 def learning_curve(events_file: Path) -> list[dict[str, float]]:

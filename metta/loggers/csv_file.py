@@ -9,6 +9,7 @@ from pathlib import Path
 from metta.files import atomic_write
 from metta.loggers.append_file import AppendFile
 from metta.loggers.sink import MetricRow
+from metta.untrusted.files import open_text
 
 __all__ = ["CsvSink"]
 
@@ -55,7 +56,7 @@ class CsvSink:
             self._columns = list(_FIRST_COLUMNS)
             file.append(_line(self._columns))
             return file
-        with self.path.open(newline="", encoding="utf-8") as stream:
+        with open_text(self.path) as stream:
             self._columns = next(csv.reader(stream))
         return file
 
@@ -64,8 +65,7 @@ class CsvSink:
         columns = [*self._columns, *names]
 
         def rewrite(target: Path) -> None:
-            old = self.path.open(newline="", encoding="utf-8")
-            with old, target.open("wb") as new:
+            with open_text(self.path) as old, target.open("wb") as new:
                 lines = csv.reader(old)
                 next(lines)
                 new.write(_line(columns))

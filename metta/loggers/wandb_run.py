@@ -7,15 +7,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from metta.errors import ConfigError, MettaError, MissingExtraError
+from metta.errors import ConfigError, MettaError, MissingExtraError, UnsafeFileError
 from metta.files import atomic_write_text
 from metta.loggers.sink import MetricRow
 from metta.secrets import scrub_all
 from metta.train.run_config import WandbConfig
+from metta.untrusted.files import read_bounded
+from metta.untrusted.json_files import brief
+from metta.untrusted.paths import NAME
 
 __all__ = ["WandbRun", "WandbSink", "close_wandb_run", "open_wandb_run", "upload_replays"]
 
 _X_AXIS = "metric/agent_step"
+_MAX_ID_BYTES = 1024
 
 
 class WandbRun(Protocol):
@@ -133,7 +137,7 @@ def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, A
         x_disable_meta=True,  # it has the command line, and with it whatever stood there
     )
     id_file = folder / "wandb" / "run-id.txt"
-    known = id_file.read_text().strip() if id_file.exists() else None
+    known = _known_id(id_file)
     with _exit_handlers_kept():
         run: WandbRun = wandb.init(
             id=known,
@@ -150,6 +154,18 @@ def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, A
     if known is None:
         atomic_write_text(id_file, run.id)
     return run
+
+
+def _known_id(file: Path) -> str | None:
+    """The id under which the run is known to W&B; None where it is not yet."""
+    if not os.path.lexists(file):
+        return None
+    known = read_bounded(file, _MAX_ID_BYTES).decode(errors="replace").strip()
+    if not NAME.fullmatch(known):
+        raise UnsafeFileError(
+            f"{str(file)!r} holds {brief(known)}, which is no id of W&B; remove it"
+        )
+    return known
 
 
 def close_wandb_run(run: WandbRun | None, *, exit_code: int = 0) -> None:

@@ -28,6 +28,7 @@ from metta.store.checkpoint_files import (
     Checkpoint,
     checkpoint_folders,
     free_path,
+    new_run_id,
     read_entry,
     read_newest_checkpoint,
     write_checkpoint,
@@ -92,6 +93,7 @@ class TrainingCheckpointer:
         registry: StateRegistry | None = None,
         keep_last: int = _DEFAULTS.keep_last,
         keep_every: int = _DEFAULTS.keep_every,
+        run_id: str | None = None,
     ) -> None:
         if keep_last < 1 or keep_every < 0:
             raise ConfigError(
@@ -105,6 +107,9 @@ class TrainingCheckpointer:
         self.wandb_run = wandb_run
         self.registry = registry
         self.keep_last, self.keep_every = keep_last, keep_every
+        self.run_id = run_id or new_run_id()
+        """Is written to its checkpoints, and taken over from one that is restored: retention removes only
+        those that have it."""
         self.latest_wandb_uri: str | None = None
         self.before_commit: Callable[[], None] | None = None
         """Called before each `commit`: what a run logged up to then must be as safe as its checkpoint."""
@@ -121,6 +126,8 @@ class TrainingCheckpointer:
         config: CheckpointConfig,
         policy_store: PolicyStore | None = None,
         wandb_run: Any = None,
+        *,
+        run_id: str | None = None,
     ) -> "TrainingCheckpointer":
         """A checkpointer that keeps what the configuration asks for."""
         return cls(
@@ -129,6 +136,7 @@ class TrainingCheckpointer:
             wandb_run,
             keep_last=config.keep_last,
             keep_every=config.keep_every,
+            run_id=run_id,
         )
 
     def snapshot(
@@ -171,6 +179,7 @@ class TrainingCheckpointer:
                 f"the checkpoint {str(checkpoint.path)!r} does not fit this run: {error}; begin in another "
                 "folder, or go on with the settings that it was made with"
             ) from error
+        self.run_id = checkpoint.run_id or self.run_id
 
     def save_policy(
         self, policy: Policy, epoch: int, metadata: Mapping[str, Any] | None = None
@@ -215,13 +224,14 @@ class TrainingCheckpointer:
         return bool(checkpoint_folders(self.checkpoint_dir))
 
     def load_trainer_state(
-        self, run_dir: str | os.PathLike[str] | None = None
+        self, run_dir: str | os.PathLike[str] | None = None, *, run_id: str | None = None
     ) -> Checkpoint | None:
         """The newest checkpoint of a run (default: of this checkpointer), or None before the first.
 
-        Damaged ones are passed over with a warning; `CheckpointError` where all are damaged.
+        Damaged ones, and where a `run_id` is given those of other runs, are passed over with a warning;
+        `CheckpointError` where none is left.
         """
-        return read_newest_checkpoint(self._folder(run_dir))
+        return read_newest_checkpoint(self._folder(run_dir), run_id=run_id)
 
     def load_policy(
         self, checkpoint: Checkpoint, env: Any, policy: nn.Module | None = None
@@ -263,11 +273,17 @@ class TrainingCheckpointer:
     def _write_alone(self, folder: Path, pending: PendingCheckpoint) -> PolicyRecord:
         counters = {"epoch": pending.epoch, "agent_step": pending.agent_step}
         about = {**pending.metadata, **counters}
-        path = write_checkpoint(folder, pending.snapshot, pending.policy, about)
+        path = write_checkpoint(folder, pending.snapshot, pending.policy, about, run_id=self.run_id)
         record = record_of_checkpoint(read_entry(path))
-        rules = {"keep_last": self.keep_last, "keep_every": self.keep_every}
         try:
-            prune_checkpoints(folder, newest=path, keep_epochs=self.awaited_epochs, **rules)
+            prune_checkpoints(
+                folder,
+                keep_last=self.keep_last,
+                keep_every=self.keep_every,
+                keep_epochs=self.awaited_epochs,
+                newest=path,
+                run_id=self.run_id,
+            )
         except OSError as error:  # the new one is safe; the old ones go with the next
             warnings.warn(
                 f"old checkpoints in {str(folder)!r} could not be removed: {error}",

@@ -32,7 +32,7 @@ from metta.rl.training_state import TrainerState
 from metta.rl.update_report import LOSS_NAMES
 from metta.rollout import Rollout
 from metta.stateful import digest_of
-from metta.store.checkpoint_files import MANIFEST_FILE, read_checkpoint
+from metta.store.checkpoint_files import MANIFEST_FILE, new_run_id, read_checkpoint
 from metta.store.policy_store import path_of
 from metta.store.rollout_file import load_rollout
 from metta.store.run_directory import RunDirectory
@@ -87,7 +87,7 @@ class PPOTrainer:
             self.config, self.batch_plan = resolve_batch(self.config, probed, settings, env_kwargs)
         played = env if self.curriculum is None else self.curriculum.tasks
         self.env = configured_vec_env(played, self.config.trainer.rollout, env_kwargs)
-        self.env_name = _name_of(env)
+        self.env_name, self._run_id = _name_of(env), new_run_id()
         try:
             self._build(policy, custom_losses)
             self.components.conditions.allow_inexact = allow_inexact
@@ -226,7 +226,8 @@ class PPOTrainer:
         return history
 
     def _checkpointer(self, folder: str | os.PathLike[str]) -> TrainingCheckpointer:
-        return TrainingCheckpointer.from_config(folder, self.config.trainer.checkpoint)
+        saving = self.config.trainer.checkpoint
+        return TrainingCheckpointer.from_config(folder, saving, run_id=self._run_id)
 
     def _continue_calls(self) -> None:
         """The script that was interrupted runs again: which of its calls are over, which one goes on?"""
@@ -282,6 +283,9 @@ class PPOTrainer:
         self._environments.prepare(self.config.trainer.checkpoint.env_restore)
         with self.plan.applied():  # which may change to that of the checkpoint
             checkpointer.restore(self.registry, checkpoint)
+        self._run_id = checkpointer.run_id
+        if self.checkpointer is not None:
+            self.checkpointer.run_id = self._run_id
         self._calls_to_skip, self._continues_call = 0, False
 
     @property

@@ -20,7 +20,7 @@ from metta.errors import UnsafeFileError
 from metta.files import TEMPORARY, atomic_write, remove_file
 from metta.sim.change_lists import Track
 from metta.sim.replay import Replay, ReplayInfo
-from metta.store.safe_read import TensorFile, check_tensor_file, load_announced
+from metta.store.safe_read import TensorFile, open_tensors
 from metta.untrusted.json_files import parse_json
 
 __all__ = [
@@ -88,12 +88,13 @@ def load_replay(path: str | os.PathLike[str]) -> Replay:
     `UnsafeFileError` where the file is none, or announces more than it can hold. Changes that are damaged
     are noticed when they are played.
     """
-    announced, about = _read_header(path)
-    _refuse_large(path, announced.data_bytes)
     streams: dict[str, dict[str, bytes]] = {}
-    for name, tensor in load_announced(path, announced).items():
-        track, _, stream = name.rpartition("/")
-        streams.setdefault(track, {})[stream] = tensor.numpy().tobytes()
+    with open_tensors(path) as opened:
+        about = _describe(path, opened.announced)
+        _refuse_large(path, opened.announced.data_bytes)
+        for name, tensor in opened.load().items():
+            track, _, stream = name.rpartition("/")
+            streams.setdefault(track, {})[stream] = tensor.numpy().tobytes()
     described = about["tracks"]
     if streams.keys() != described.keys():
         raise _not_ours(path, "its streams are not those of its tracks")
@@ -104,9 +105,10 @@ def load_replay(path: str | os.PathLike[str]) -> Replay:
         raise _not_ours(path, str(error)) from error
 
 
-def read_replay_info(path: str | os.PathLike[str]) -> ReplayInfo:
+def read_replay_info(path: str | os.PathLike[str], *, follow_symlink: bool = True) -> ReplayInfo:
     """What a replay is of, by the header of its file alone."""
-    _, about = _read_header(path)
+    with open_tensors(path, follow_symlink=follow_symlink) as opened:
+        about = _describe(path, opened.announced)
     try:
         return ReplayInfo.from_dict(about["info"])
     except UnsafeFileError as error:
@@ -114,13 +116,13 @@ def read_replay_info(path: str | os.PathLike[str]) -> ReplayInfo:
 
 
 def list_replays(folder: str | os.PathLike[str]) -> list[tuple[Path, ReplayInfo]]:
-    """Replays in a folder with what they are of, oldest epoch first; unreadable files are left out."""
+    """Replays in a folder with what they are of, oldest epoch first; not links and unreadable files."""
     found = []
     for path in sorted(Path(folder).glob(f"*{SUFFIX}")):
         if path.name.startswith(TEMPORARY):
             continue
         try:
-            found.append((path, read_replay_info(path)))
+            found.append((path, read_replay_info(path, follow_symlink=False)))
         except UnsafeFileError:  # whoever names it is told why
             continue
     return sorted(found, key=lambda one: (one[1].epoch or 0, one[0].name))
@@ -152,10 +154,9 @@ def _refuse_large(path: str | os.PathLike[str], size: int) -> None:
         )
 
 
-def _read_header(path: str | os.PathLike[str]) -> tuple[TensorFile, dict[str, Any]]:
-    announced = check_tensor_file(path)
+def _describe(path: str | os.PathLike[str], announced: TensorFile) -> dict[str, Any]:
     try:
-        about = parse_json(announced.metadata[_METADATA])
+        about: dict[str, Any] = parse_json(announced.metadata[_METADATA])
         is_ours = isinstance(about, dict) and about["format"] == FORMAT
         version = about["format_version"]
     except (KeyError, TypeError, ValueError) as error:
@@ -174,7 +175,7 @@ def _read_header(path: str | os.PathLike[str]) -> tuple[TensorFile, dict[str, An
         raise _not_ours(path, "its tracks are not described")
     if any(place.dtype != "U8" or len(place.shape) != 1 for place in announced.places.values()):
         raise _not_ours(path, "its streams are no bytes")
-    return announced, about
+    return about
 
 
 def _track(described: Mapping[str, Any], streams: Mapping[str, bytes]) -> Track:

@@ -10,7 +10,7 @@ from typing import Any
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import RestorePromise
-from metta.errors import CheckpointError, ConfigError, UnsafeFileError
+from metta.errors import CheckpointError, ConfigError
 from metta.files import atomic_write_text
 from metta.loggers import (
     ConsoleSink,
@@ -34,12 +34,13 @@ from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
 from metta.secrets import scrub_all
 from metta.store.checkpoint_files import Checkpoint
+from metta.store.checkpoint_manifest import is_run_id
 from metta.store.run_directory import RunDirectory
 from metta.train.changes import check_changes
 from metta.train.layers import resolve
 from metta.train.origins import DEFAULT
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
-from metta.untrusted.json_files import read_json
+from metta.untrusted.json_files import brief
 
 __all__ = ["RunSession", "build_hooks"]
 
@@ -153,15 +154,13 @@ class RunSession:
 
     @property
     def checkpoint_dir(self) -> Path:
-        """The folder that was asked for, now or when the run began; else the usual one."""
-        given = self._given_checkpoint_dir or self._about().get("checkpoint_dir")
-        return Path(given or self.directory.checkpoint_dir)
+        """The folder that was asked for, now or, inside of the run, when it began; else the usual one."""
+        return Path(self._given_checkpoint_dir or self.directory.place("checkpoint_dir"))
 
     @property
     def replay_dir(self) -> Path:
-        """The folder that was asked for, now or when the run began; else the usual one."""
-        given = self._given_replay_dir or self._about().get("replay_dir")
-        return Path(given or self.directory.replay_dir)
+        """The folder that was asked for, now or, inside of the run, when it began; else the usual one."""
+        return Path(self._given_replay_dir or self.directory.place("replay_dir"))
 
     def open(self) -> None:
         """Take the run's lock; `RunLockedError` names the trainer that has it."""
@@ -182,15 +181,18 @@ class RunSession:
         # what trains counts, wherever it was set
         trainer = dataclasses.replace(config.trainer, curriculum=curriculum.config)
         config = dataclasses.replace(config, trainer=trainer)
+        run_id = self._run_id()
         checkpointer = TrainingCheckpointer.from_config(
-            self.checkpoint_dir, trainer.checkpoint, wandb_run=self.wandb_run
+            self.checkpoint_dir, trainer.checkpoint, wandb_run=self.wandb_run, run_id=run_id
         )
         parts.conditions.allow_inexact = self.allow_inexact
         if trainer.checkpoint.checkpoint_interval:
             environments = parts.registry.get(EnvironmentState.state_name)
             self.promise = environments.prepare(trainer.checkpoint.env_restore)
-        about = self._describe(parts, curriculum)
-        checkpoint = checkpointer.load_trainer_state()
+        checkpoint = checkpointer.load_trainer_state(run_id=run_id)
+        if checkpoint is not None:
+            checkpointer.run_id = checkpoint.run_id or checkpointer.run_id
+        about = self._describe(parts, curriculum, checkpointer.run_id)
         if checkpoint is not None:
             self._check_continuation(config, about, checkpoint.agent_step)
             conditions = checkpoint.snapshot.get(RunConditions.state_name)
@@ -227,34 +229,45 @@ class RunSession:
         if self._event_log is not None and not self._event_log.sync():
             raise CheckpointError(f"{str(self.directory.events_file)!r} cannot be written")
 
-    def _describe(self, parts: TrainingComponents, curriculum: Curriculum) -> dict[str, Any]:
+    def _describe(
+        self, parts: TrainingComponents, curriculum: Curriculum, run_id: str
+    ) -> dict[str, Any]:
         """What the settings do not say."""
         env, module = curriculum.task.env, parts.policy.module
         own_policy = not isinstance(module, ActorCritic | RecurrentActorCritic)
-        stored = self._about()
-        given = self._given_checkpoint_dir or stored.get("checkpoint_dir")
-        replays = self._given_replay_dir or stored.get("replay_dir")
+        stored = self.directory.about()
         return {
+            "id": run_id,
             "name": self.run_name,
-            "checkpoint_dir": None if given is None else str(Path(given).absolute()),
-            "replay_dir": None if replays is None else str(Path(replays).absolute()),
+            "checkpoint_dir": self._named(self._given_checkpoint_dir, stored.get("checkpoint_dir")),
+            "replay_dir": self._named(self._given_replay_dir, stored.get("replay_dir")),
             "own_environment": None if isinstance(env, str) else curriculum.task.name,
             "own_policy": type(module).__name__ if own_policy else None,
             "environments": None if self.promise is None else dataclasses.asdict(self.promise),
         }
 
-    def _about(self) -> dict[str, Any]:
-        try:
-            found = read_json(self.directory.about_file)
-        except UnsafeFileError:
-            return {}
-        return found if isinstance(found, dict) else {}
+    def _named(self, given: str | os.PathLike[str] | None, stored: str | None) -> str | None:
+        """A folder for `run.json`: one inside of the run moves with it."""
+        if given is None:
+            return stored
+        folder, own = Path(given).absolute(), self.directory.path
+        return str(folder.relative_to(own) if folder.is_relative_to(own) else folder)
+
+    def _run_id(self) -> str | None:
+        """The id that the run was given when it began; None for a new one, and one of older versions."""
+        found = self.directory.about().get("id")
+        if found is not None and not is_run_id(found):
+            raise ConfigError(
+                f"{str(self.directory.about_file)!r} has the id {brief(found)}, which metta did not write; "
+                "restore the file from a copy"
+            )
+        return found
 
     def _check_continuation(
         self, config: TrainingConfig, about: Mapping[str, Any], reached: int
     ) -> None:
         """Refuse to go on with another task, network or learning rule, before anything is written."""
-        where, stored = str(self.directory.path), self._about()
+        where, stored = str(self.directory.path), self.directory.about()
         for key, what in (("own_environment", "environment"), ("own_policy", "network")):
             if stored and stored.get(key) != about[key]:
                 raise ConfigError(
@@ -273,7 +286,7 @@ class RunSession:
             )
 
     def _write_configuration(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
-        described = json.dumps(scrub_all(about), indent=2)
+        described = json.dumps({**scrub_all(about), "id": about["id"]}, indent=2)
         atomic_write_text(self.directory.about_file, described)
         config.to_yaml(self.directory.config_file)
         provenance = self.provenance or resolve(config, check_sizes=False).provenance()

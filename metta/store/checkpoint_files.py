@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,12 +27,15 @@ from metta.store.checkpoint_manifest import (
     CheckpointEntry,
     check_file,
     entry_of,
+    epoch_in,
     manifest_of,
+    new_run_id,
     read_entry,
     read_manifest,
     score_of,
 )
 from metta.store.finite_state import require_finite
+from metta.store.listing import VanishedError, listing_anew, reading
 from metta.store.policy_file import FrozenPolicy, freeze_policy, read_weights, save_policy
 from metta.store.safe_read import check_tensor_file, read_json, read_tensors
 from metta.store.state_tree import pack_state, unpack_state
@@ -50,16 +52,17 @@ __all__ = [
     "epoch_of",
     "free_path",
     "list_checkpoints",
+    "new_run_id",
     "plain_metadata",
     "read_checkpoint",
     "read_entry",
     "read_newest_checkpoint",
     "score_of",
+    "survey_checkpoints",
     "verify_checkpoint",
     "write_checkpoint",
 ]
 
-_NAME = re.compile(r"epoch_(\d{6,})(?:\.(\d+))?")
 _POLICY = "policy"
 """The component whose tensors are in the policy file, and nowhere else."""
 
@@ -68,7 +71,7 @@ _POLICY = "policy"
 class Checkpoint(CheckpointEntry):
     """A checkpoint that was read and verified."""
 
-    snapshot: dict[str, dict[str, Any]] = field(repr=False)
+    snapshot: dict[str, dict[str, Any]] = field(repr=False, kw_only=True)
     """``name -> {"version", "state"}`` for every component, as of `StateRegistry.snapshot`."""
 
     @property
@@ -83,14 +86,17 @@ def write_checkpoint(
     snapshot: Mapping[str, Mapping[str, Any]],
     policy: Policy | FrozenPolicy,
     metadata: Mapping[str, Any],
+    *,
+    run_id: str | None = None,
 ) -> Path:
     """Commit a checkpoint to ``folder/epoch_000120`` and return that path.
 
-    `metadata` is plain data with ``epoch`` and ``agent_step``. The component called `policy`, where the
-    snapshot has one, is the given policy. A checkpoint is never overwritten: a second one of the same
-    epoch becomes ``epoch_000120.2`` and supersedes the first. When this returns, the checkpoint is on
-    the disk, and was read again. Whatever goes wrong leaves the folder as it was, or at worst with a
-    temporary folder that could not be removed. NaN or infinity in what learns is a `NonFiniteError`.
+    `metadata` is plain data with ``epoch`` and ``agent_step``; `run_id` says which run writes it. The
+    component called `policy`, where the snapshot has one, is the given policy. A checkpoint is never
+    overwritten: a second one of the same epoch becomes ``epoch_000120.2`` and supersedes the first. When
+    this returns, the checkpoint is on the disk, and was read again. Whatever goes wrong leaves the folder
+    as it was, or at worst with a temporary folder that could not be removed. NaN or infinity in what
+    learns is a `NonFiniteError`.
     """
     frozen = policy if isinstance(policy, FrozenPolicy) else freeze_policy(policy)
     root, described = Path(folder), plain_metadata(metadata)
@@ -100,7 +106,7 @@ def write_checkpoint(
     try:
         return commit_folder(
             lambda: free_path(root, epoch),
-            fill=lambda path: _fill(path, packed, frozen, described),
+            fill=lambda path: _fill(path, packed, frozen, described, run_id),
             verify=verify_checkpoint,
         )
     except (OSError, safetensors.SafetensorError, CheckpointError) as error:
@@ -125,12 +131,13 @@ def _fill(
     packed: tuple[Any, dict[str, Tensor]],
     policy: FrozenPolicy,
     metadata: Mapping[str, Any],
+    run_id: str | None,
 ) -> None:
     tree, tensors = packed
     save_policy(folder / POLICY_FILE, policy, metadata)
     write_durably(folder / TENSOR_FILE, lambda path: safetensors.torch.save_file(tensors, path))
     _write_json(folder / TREE_FILE, tree)
-    _write_json(folder / MANIFEST_FILE, manifest_of(folder, metadata))
+    _write_json(folder / MANIFEST_FILE, manifest_of(folder, metadata, run_id))
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,9 +179,9 @@ def checkpoint_folders(folder: str | os.PathLike[str]) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                match = _NAME.fullmatch(entry.name)
-                if match and entry.is_dir():
-                    found.append(((int(match[1]), int(match[2] or 1)), Path(entry.path)))
+                named = epoch_in(entry.name)
+                if named is not None and entry.is_dir():
+                    found.append((named, Path(entry.path)))
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [path for _, path in sorted(found)]
@@ -182,21 +189,38 @@ def checkpoint_folders(folder: str | os.PathLike[str]) -> list[Path]:
 
 def epoch_of(path: Path) -> int:
     """The epoch in the name of a checkpoint's folder; ValueError for other names."""
-    match = _NAME.fullmatch(path.name)
-    if match is None:
+    named = epoch_in(path.name)
+    if named is None:
         raise ValueError(f"{path.name!r} is no name of a checkpoint")
-    return int(match[1])
+    return named[0]
 
 
 def list_checkpoints(folder: str | os.PathLike[str]) -> list[CheckpointEntry]:
     """Complete checkpoints, oldest first; of contents only the sizes are compared."""
-    entries = []
+    return survey_checkpoints(folder)[0]
+
+
+def survey_checkpoints(
+    folder: str | os.PathLike[str],
+) -> tuple[list[CheckpointEntry], list[Path]]:
+    """Complete checkpoints, oldest first, and the folders of those that cannot be read.
+
+    It is listed anew where a trainer removes one meanwhile.
+    """
+    return listing_anew(lambda: _survey(folder))
+
+
+def _survey(folder: str | os.PathLike[str]) -> tuple[list[CheckpointEntry], list[Path]]:
+    entries, unreadable = [], []
     for path in checkpoint_folders(folder):
         try:
-            entries.append(read_entry(path))
+            with reading(path):
+                entries.append(read_entry(path))
+        except VanishedError:
+            raise
         except CheckpointError:
-            continue
-    return entries
+            unreadable.append(path)
+    return entries, unreadable
 
 
 def verify_checkpoint(path: str | os.PathLike[str]) -> CheckpointEntry:
@@ -243,12 +267,18 @@ def _as_checkpoint_errors(source: Path) -> Iterator[None]:
         ) from error
 
 
-def read_newest_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
+def read_newest_checkpoint(
+    folder: str | os.PathLike[str], *, run_id: str | None = None
+) -> Checkpoint | None:
     """The newest checkpoint that can be read, or None where there is none at all.
 
-    Damaged ones are passed over with a warning; where all are damaged it is a `CheckpointError`, because
-    beginning anew would hide the loss.
+    Damaged ones, and with a `run_id` those of other runs, are passed over with a warning; where none is
+    left it is a `CheckpointError`, because beginning anew would hide the loss.
     """
+    return listing_anew(lambda: _read_newest(folder, run_id))
+
+
+def _read_newest(folder: str | os.PathLike[str], run_id: str | None) -> Checkpoint | None:
     problems: list[str] = []
     try:
         folders = checkpoint_folders(folder)
@@ -258,7 +288,11 @@ def read_newest_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
         ) from error
     for path in reversed(folders):
         try:
-            checkpoint = read_checkpoint(path)
+            with reading(path):
+                checkpoint = read_checkpoint(path)
+            _require_run(checkpoint, run_id)
+        except VanishedError:
+            raise
         except CheckpointError as error:
             problems.append(str(error))
             continue
@@ -267,7 +301,7 @@ def read_newest_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
                 f"going back to {path.name!r}, because newer checkpoints cannot be used: "
                 + "; ".join(problems),
                 MettaWarning,
-                stacklevel=2,
+                stacklevel=4,
             )
         return checkpoint
     if problems:
@@ -276,3 +310,8 @@ def read_newest_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
             "folder, or restore these files from a copy"
         )
     return None
+
+
+def _require_run(checkpoint: Checkpoint, run_id: str | None) -> None:
+    if None not in (run_id, checkpoint.run_id) and checkpoint.run_id != run_id:
+        raise CheckpointError(f"{str(checkpoint.path)!r} was written by another run")

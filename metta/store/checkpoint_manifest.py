@@ -4,9 +4,12 @@ import hashlib
 import json
 import math
 import os
-import stat
-from collections.abc import Mapping
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,17 @@ from metta.errors import CheckpointError, UnsafeFileError
 from metta.files import sha256_of
 from metta.store.safe_read import read_json
 from metta.store.state_tree import pack_state, unpack_state
+from metta.untrusted.files import open_regular, sha256_in
 
 __all__ = [
     "CheckpointEntry",
+    "check_content",
     "check_file",
     "entry_of",
+    "epoch_in",
+    "is_run_id",
     "manifest_of",
+    "new_run_id",
     "read_entry",
     "read_manifest",
     "lower_bound_of",
@@ -31,7 +39,10 @@ FORMAT = "metta-checkpoint"
 FORMAT_VERSION = 1
 POLICY_FILE, TENSOR_FILE, TREE_FILE = "policy.safetensors", "state.safetensors", "state.json"
 MANIFEST_FILE = "manifest.json"
+_RUN_KEY = "run_id"
 FILES = (POLICY_FILE, TENSOR_FILE, TREE_FILE)
+_NAME = re.compile(r"epoch_(\d{6,})(?:\.(\d+))?")
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """What data of another making raises when it is taken for ours."""
 
@@ -44,6 +55,8 @@ class CheckpointEntry:
     epoch: int
     agent_step: int
     metadata: dict[str, Any]
+    run_id: str | None = None
+    """Which run wrote it; None where the writer did not say, as older versions of metta."""
 
     @property
     def policy_file(self) -> Path:
@@ -74,12 +87,31 @@ def _finite(found: Any) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def manifest_of(folder: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def new_run_id() -> str:
+    """What tells the checkpoints of one run from those of all others, wherever they are moved or copied."""
+    return uuid.uuid4().hex
+
+
+def is_run_id(value: Any) -> bool:
+    """Whether it looks like one."""
+    return isinstance(value, str) and bool(_RUN_ID.fullmatch(value))
+
+
+def epoch_in(name: str) -> tuple[int, int] | None:
+    """Epoch and number in the name of a checkpoint's folder, ``epoch_000120.2``; None for other names."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2] or 1))
+
+
+def manifest_of(
+    folder: Path, metadata: Mapping[str, Any], run_id: str | None = None
+) -> dict[str, Any]:
     """The manifest of the files in a folder, to be written last."""
     return sealed(
         {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
+            **({} if run_id is None else {_RUN_KEY: run_id}),
             "epoch": int(metadata["epoch"]),
             "agent_step": int(metadata["agent_step"]),
             "metadata": pack_state(metadata)[0],
@@ -104,13 +136,16 @@ def read_entry(path: str | os.PathLike[str]) -> CheckpointEntry:
     source = Path(path)
     manifest = read_manifest(source)
     for name in FILES:
-        _check_size(source / name, manifest)
+        with _opened(source / name) as (_, size):
+            _check_size(source / name, size, manifest)
     return entry_of(source, manifest)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """A manifest that is as it was written; anything else is a `CheckpointError`."""
+    """A manifest that is as it was written, in the folder of its epoch; else a `CheckpointError`."""
     path = folder / MANIFEST_FILE
+    if folder.is_symlink():
+        raise CheckpointError(f"{str(folder)!r} is a symbolic link; a checkpoint is a folder")
     if not os.path.lexists(path):
         raise CheckpointError(f"{str(folder)!r} is no complete checkpoint: it has no {path.name}")
     try:
@@ -118,6 +153,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         found = manifest["format"], manifest["format_version"]
         if found == (FORMAT, FORMAT_VERSION):
             _require_parts(manifest)
+            _require_name(folder, manifest["epoch"])
             return manifest
     except (*MALFORMED, UnsafeFileError) as error:
         raise CheckpointError(f"{str(path)!r} is damaged: {error}") from error
@@ -125,6 +161,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         f"{str(folder)!r} has format {found[0]!r} version {found[1]!r}; this version of metta reads "
         f"{FORMAT!r} version {FORMAT_VERSION}"
     )
+
+
+def _require_name(folder: Path, epoch: int) -> None:
+    named = epoch_in(folder.name)
+    if named is not None and named[0] != epoch:
+        raise ValueError(
+            f"the folder {folder.name!r} holds the checkpoint of epoch {epoch}: it was renamed or replaced"
+        )
 
 
 def _require_parts(manifest: Mapping[str, Any]) -> None:
@@ -138,6 +182,8 @@ def _require_parts(manifest: Mapping[str, Any]) -> None:
         raise TypeError("its digests are not texts")
     if not isinstance(unpack_state(manifest["metadata"], {}), dict):
         raise TypeError("its metadata is not a mapping")
+    if _RUN_KEY in manifest and not is_run_id(manifest[_RUN_KEY]):
+        raise TypeError(f"its {_RUN_KEY} is none")
     if manifest != sealed(manifest):
         raise ValueError("its content is not what was written (sha256 differs)")
 
@@ -145,31 +191,36 @@ def _require_parts(manifest: Mapping[str, Any]) -> None:
 def check_file(path: Path, manifest: Mapping[str, Any] | None = None) -> None:
     """See that a file of a checkpoint is as its manifest announces."""
     manifest = manifest or read_manifest(path.parent)
-    _check_size(path, manifest)
-    try:
-        found = sha256_of(path)
-    except OSError as error:
-        raise CheckpointError(f"{str(path)!r} cannot be read: {error}") from error
-    if found != manifest["files"][path.name]["sha256"]:
+    with _opened(path) as (stream, size):
+        check_content(path, stream, size, manifest)
+
+
+def check_content(
+    path: Path, stream: BufferedReader, size: int, manifest: Mapping[str, Any]
+) -> None:
+    """`check_file` of a file that is open already."""
+    _check_size(path, size, manifest)
+    if sha256_in(stream) != manifest["files"][path.name]["sha256"]:
         raise CheckpointError(
             f"{str(path)!r} is damaged: its content is not what was written (sha256 differs)"
         )
 
 
-def _check_size(path: Path, manifest: Mapping[str, Any]) -> None:
-    expected = manifest["files"][path.name]["size"]
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{str(path)!r} is missing, though the manifest lists it")
     try:
-        about = path.lstat()
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{str(path)!r} is missing, though the manifest lists it") from error
-    except OSError as error:
-        raise CheckpointError(f"{str(path)!r} cannot be read: {error}") from error
-    if not stat.S_ISREG(about.st_mode):
-        raise CheckpointError(f"{str(path)!r} is not a regular file")
-    if about.st_size != expected:
-        raise CheckpointError(
-            f"{str(path)!r} is damaged: {about.st_size} bytes instead of {expected}"
-        )
+        with open_regular(path, follow_symlink=False) as opened:
+            yield opened
+    except UnsafeFileError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _check_size(path: Path, size: int, manifest: Mapping[str, Any]) -> None:
+    expected = manifest["files"][path.name]["size"]
+    if size != expected:
+        raise CheckpointError(f"{str(path)!r} is damaged: {size} bytes instead of {expected}")
 
 
 def entry_of(path: Path, manifest: Mapping[str, Any]) -> CheckpointEntry:
@@ -179,4 +230,5 @@ def entry_of(path: Path, manifest: Mapping[str, Any]) -> CheckpointEntry:
         manifest["epoch"],
         manifest["agent_step"],
         unpack_state(manifest["metadata"], {}),
+        manifest.get(_RUN_KEY),
     )

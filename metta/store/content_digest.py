@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -10,8 +9,7 @@ import torch
 from torch import Tensor
 
 from metta.errors import UnsafeFileError
-from metta.store.safe_read import DTYPES, TensorFile, TensorPlace
-from metta.untrusted.files import open_regular
+from metta.store.safe_read import DTYPES, OpenTensors, TensorPlace
 
 __all__ = ["CONTENT_KEY", "sha256_of_tensors", "verify_content"]
 
@@ -33,9 +31,7 @@ def sha256_of_tensors(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]
     return digest.hexdigest()
 
 
-def verify_content(
-    path: str | os.PathLike[str], found: TensorFile, manifest: Mapping[str, Any]
-) -> None:
+def verify_content(opened: OpenTensors, manifest: Mapping[str, Any]) -> None:
     """`UnsafeFileError` where a file's bytes are not those its manifest was written with.
 
     The file is read block by block, not into memory. Files of old versions carry no digest to compare.
@@ -43,14 +39,13 @@ def verify_content(
     if CONTENT_KEY not in manifest:
         return
     digest = hashlib.sha256(_canonical(manifest))
-    with open_regular(path) as (stream, _):
-        for name, place in sorted(found.places.items()):
-            digest.update(_canonical([name, place.dtype, list(place.shape)]))
-            for block in _blocks(stream, place):
-                digest.update(block)
+    for name, place in sorted(opened.announced.places.items()):
+        digest.update(_canonical([name, place.dtype, list(place.shape)]))
+        for block in _blocks(opened.stream, place):
+            digest.update(block)
     if manifest[CONTENT_KEY] != digest.hexdigest():
         raise UnsafeFileError(
-            f"{os.fspath(path)!r} is damaged: its content is not what was written (sha256 differs)"
+            f"{opened.path!r} is damaged: its content is not what was written (sha256 differs)"
         )
 
 

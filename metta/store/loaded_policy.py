@@ -17,10 +17,7 @@ from metta.agent.policy_record import PolicyRecord
 from metta.envs.action_masks import mask_layout_of
 from metta.errors import NonFiniteError, PolicyError
 from metta.seeding import numpy_generator
-from metta.store.checkpoint_files import POLICY_FILE
 from metta.store.policy_store import PolicyStore
-from metta.store.rebuilding import rebuild_policy
-from metta.untrusted.paths import path_of
 
 __all__ = ["LoadedPolicy", "load_policy"]
 
@@ -40,10 +37,9 @@ def load_policy(
 
     A network of your own is passed as `policy`; metta's own are rebuilt. `sha256` pins the file.
     """
-    record = PolicyStore(runs).find(uri, sha256=sha256)
-    path = path_of(record.uri)
-    file = path / POLICY_FILE if path.is_dir() else path
-    record.policy = rebuild_policy(file, policy, sha256=sha256).to(device)
+    record = PolicyStore(runs).load(uri, policy=policy, sha256=sha256)
+    assert record.policy is not None, "load gives the policy"
+    record.policy = record.policy.to(device)
     return LoadedPolicy(record)
 
 

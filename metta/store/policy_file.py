@@ -9,7 +9,8 @@ spaces as text only; 2 adds ``spaces`` (both in full, null where they have no de
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,21 +22,22 @@ from torch import Tensor
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, PolicyError, SpaceError, UnsafeFileError
-from metta.files import atomic_write, sha256_of
+from metta.files import atomic_write
 from metta.secrets import scrub_all
 from metta.stateful import digest_of
 from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
 from metta.store.finite_state import is_finite
 from metta.store.policy_spaces import describe_space
-from metta.store.safe_read import DTYPES, TensorFile, check_tensor_file, load_announced
+from metta.store.safe_read import DTYPES, OpenTensors, open_tensors
 from metta.untrusted.json_files import brief, parse_json
 
 __all__ = [
     "FrozenPolicy",
-    "check_pin",
+    "OpenPolicy",
     "freeze_policy",
-    "policy_shapes",
     "load_weights",
+    "open_policy",
+    "put_weights",
     "read_policy_manifest",
     "read_weights",
     "save_policy",
@@ -117,6 +119,67 @@ def save_policy(
     )
 
 
+@dataclass(frozen=True)
+class OpenPolicy:
+    """A policy file that is held open, so that it can be read although its name may be gone by then."""
+
+    path: Path
+    manifest: dict[str, Any]
+    """What the file says about itself; nothing is verified by it before `read`."""
+    tensors: OpenTensors
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the tensors, which are not read for it."""
+        return [place.shape for place in self.tensors.announced.places.values()]
+
+    def verify(self) -> None:
+        """`UnsafeFileError` where the bytes are not those that were written."""
+        verify_content(self.tensors, self.manifest)
+
+    def read(self) -> dict[str, Tensor]:
+        """The tensors, in memory of their own, as they were written."""
+        try:
+            self.verify()
+            tensors = self.tensors.load()
+        except UnsafeFileError as error:
+            raise PolicyError(str(error)) from error
+        broken = _not_finite(tensors)
+        if broken:
+            raise PolicyError(
+                f"{str(self.path)!r} holds no usable policy: {brief(broken)} are NaN or infinite"
+            )
+        return tensors
+
+
+@contextmanager
+def open_policy(path: str | os.PathLike[str], *, sha256: str | None = None) -> Iterator[OpenPolicy]:
+    """Open a policy file; whatever is wrong with its header is a `PolicyError`.
+
+    `sha256` pins the file: one with another digest is refused.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise PolicyError(f"there is no policy file {str(source)!r}")
+    try:
+        with open_tensors(source) as tensors:
+            _check_pin(source, tensors, sha256)
+            yield OpenPolicy(source, _manifest_in(tensors, source), tensors)
+    except UnsafeFileError as error:
+        raise PolicyError(str(error)) from error
+
+
+def _check_pin(path: Path, tensors: OpenTensors, sha256: str | None) -> None:
+    """See that a file is the very one whose digest someone noted; None: any will do."""
+    if sha256 is None:
+        return
+    found = tensors.sha256()
+    if found != sha256.lower():
+        raise PolicyError(
+            f"{str(path)!r} is not the pinned file: its sha256 is {found}, not {sha256}"
+        )
+
+
 def load_weights(
     path: str | os.PathLike[str], policy: Policy, *, sha256: str | None = None
 ) -> dict[str, Any]:
@@ -124,69 +187,44 @@ def load_weights(
 
     `sha256` pins the file: one with another digest is refused.
     """
-    source = Path(path)
     if not isinstance(policy, Policy):
         raise PolicyError(
             f"weights go into a Policy, got a {type(policy).__name__}; wrap the module, Policy(module, "
             "env.observation_space, env.action_space), or use PolicyStore(...).load(uri, env, policy)"
         )
-    check_pin(source, sha256)
-    manifest, found = _read_header(source)
+    with open_policy(path, sha256=sha256) as opened:
+        return put_weights(opened, policy)
+
+
+def put_weights(opened: OpenPolicy, policy: Policy) -> dict[str, Any]:
+    """`load_weights` of a file that is open already."""
+    manifest = opened.manifest
     expected = {
         name: (value.dtype, tuple(value.shape)) for name, value in policy.state_dict().items()
     }
-    announced = {name: (DTYPES[at.dtype], at.shape) for name, at in found.places.items()}
+    places = opened.tensors.announced.places
+    announced = {name: (DTYPES[at.dtype], at.shape) for name, at in places.items()}
     # the tensors too: what a manifest says of them may be wrong
     if manifest["policy_architecture"] != policy.architecture_hash() or announced != expected:
         raise PolicyError(
-            f"{str(source)!r} holds a policy for {manifest['action_space'][:400]} and observations "
+            f"{str(opened.path)!r} holds a policy for {manifest['action_space'][:400]} and observations "
             f"{brief(manifest['observation_space'])}, which does not fit this policy's layers or spaces"
         )
-    policy.load_state_dict(_verified(source, manifest, found))
+    policy.load_state_dict(opened.read())
     metadata: dict[str, Any] = manifest["metadata"]
     return metadata
 
 
-def check_pin(path: Path, sha256: str | None) -> None:
-    """See that a file is the very one whose digest someone noted; None: any will do."""
-    if sha256 is None:
-        return
-    if not path.is_file():
-        raise PolicyError(f"there is no policy file {str(path)!r}")
-    found = sha256_of(path)
-    if found != sha256.lower():
-        raise PolicyError(
-            f"{str(path)!r} is not the pinned file: its sha256 is {found}, not {sha256}"
-        )
-
-
 def read_policy_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a policy file says about itself; the weights are not read, and nothing is verified by them."""
-    return _read_header(Path(path))[0]
-
-
-def policy_shapes(path: str | os.PathLike[str]) -> list[tuple[int, ...]]:
-    """Shapes of a policy file's tensors, which are not read."""
-    return [place.shape for place in _read_header(Path(path))[1].places.values()]
+    with open_policy(path) as opened:
+        return opened.manifest
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a policy file, in memory of their own, as they were written."""
-    return _verified(Path(path), *_read_header(Path(path)))
-
-
-def _verified(source: Path, manifest: dict[str, Any], found: TensorFile) -> dict[str, Tensor]:
-    try:
-        verify_content(source, found, manifest)
-        tensors = load_announced(source, found)
-    except UnsafeFileError as error:
-        raise PolicyError(str(error)) from error
-    broken = _not_finite(tensors)
-    if broken:
-        raise PolicyError(
-            f"{str(source)!r} holds no usable policy: {brief(broken)} are NaN or infinite"
-        )
-    return tensors
+    with open_policy(path) as opened:
+        return opened.read()
 
 
 def _described_spaces(frozen: FrozenPolicy) -> dict[str, Any] | None:
@@ -204,20 +242,15 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     return [name for name, value in tensors.items() if not is_finite(value)]
 
 
-def _read_header(source: Path) -> tuple[dict[str, Any], TensorFile]:
-    """The manifest and the tensors' places; whatever is wrong with them is a `PolicyError`."""
-    if not source.is_file():
-        raise PolicyError(f"there is no policy file {str(source)!r}")
+def _manifest_in(tensors: OpenTensors, source: Path) -> dict[str, Any]:
     try:
-        found = check_tensor_file(source)
-    except UnsafeFileError as error:
-        raise PolicyError(str(error)) from error
-    try:
-        manifest = parse_json(found.metadata["manifest"], allow_nan=True)
+        manifest: dict[str, Any] = parse_json(
+            tensors.announced.metadata["manifest"], allow_nan=True
+        )
         version = manifest["format"], manifest["format_version"]
         if version[0] == FORMAT and type(version[1]) is int and version[1] in _PARTS:
             _require_parts(manifest, _PARTS[version[1]])
-            return manifest, found
+            return manifest
     except (KeyError, TypeError, ValueError) as error:
         raise PolicyError(f"{str(source)!r} is not a policy written by metta: {error}") from error
     raise PolicyError(

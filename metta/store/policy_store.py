@@ -2,45 +2,37 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
-from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import nn
 
-from metta.agent.factory import as_policy, make_policy
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
-from metta.envs.factory import make_vec_env
 from metta.errors import CheckpointError, PolicyError, UnsafeFileError
 from metta.store.checkpoint_files import (
     MANIFEST_FILE,
     POLICY_FILE,
     CheckpointEntry,
-    check_file,
     checkpoint_folders,
-    list_checkpoints,
     plain_metadata,
-    read_entry,
+    survey_checkpoints,
 )
+from metta.store.checkpoint_manifest import check_content, entry_of, read_manifest
+from metta.store.held_policy import HeldPolicy, spaces_of
 from metta.store.late_scores import with_late_scores
-from metta.store.policy_file import (
-    FrozenPolicy,
-    check_pin,
-    load_weights,
-    read_policy_manifest,
-    save_policy,
-)
-from metta.store.rebuilding import agent_settings, rebuild_policy, require_fit
+from metta.store.listing import listing_anew, reading
+from metta.store.policy_file import FrozenPolicy, open_policy, read_policy_manifest, save_policy
 from metta.store.retention import best_first, best_of
+from metta.store.run_directory import RunDirectory
 from metta.store.wandb_artifacts import download_policy
 from metta.untrusted.paths import NAME, check_name, path_of, plain_path, safe_join
 
-__all__ = ["PolicyStore", "path_of", "record_of_checkpoint", "spaces_of"]
+__all__ = ["PolicyStore", "path_of", "record_of_checkpoint", "spaces_of", "store_in"]
 
 _SUFFIX = ".safetensors"
 _SELECTOR = re.compile(rf"(?P<run>{NAME.pattern}):(?P<which>latest|best|v[0-9]{{1,15}})")
@@ -84,21 +76,26 @@ class PolicyStore:
             raise CheckpointError(
                 f"the policy {str(target)!r} could not be written: {error}"
             ) from error
-        return _record_of_file(target)
+        return _record_of_file(target, read_policy_manifest(target))
 
-    def list(self) -> list[PolicyRecord]:
+    def list(self) -> Sequence[PolicyRecord]:
         """Records of every readable policy here, by epoch; policies are not loaded.
 
         A checkpoint that was scored after it was written has that score in its metadata.
         """
-        entries = with_late_scores(self.root, list_checkpoints(self.root))
-        records = [record_of_checkpoint(entry) for entry in entries]
+        return self.survey()[0]
+
+    def survey(self) -> tuple[Sequence[PolicyRecord], Sequence[Path]]:
+        """What `list` gives, and the folders of checkpoints that cannot be read."""
+        found, unreadable = survey_checkpoints(self.root)
+        records = [record_of_checkpoint(one) for one in with_late_scores(self.root, found)]
         for path in sorted(self.root.glob(f"*{_SUFFIX}")):
             try:
-                records.append(_record_of_file(path))
+                records.append(_record_of_file(path, read_policy_manifest(path)))
             except PolicyError:  # another kind of file: a rollout, for example
                 continue
-        return sorted(records, key=lambda record: (record.epoch, record.agent_step))
+        records.sort(key=lambda record: (record.epoch, record.agent_step))
+        return records, unreadable
 
     def latest(self) -> PolicyRecord | None:
         """The record of the last epoch, or None where there is none."""
@@ -117,22 +114,25 @@ class PolicyStore:
 
         `sha256` pins the policy's file: one with another digest is refused.
         """
-        record = self._find(str(uri))
-        check_pin(_file_of(record), sha256)
-        return record
+        with self.hold(uri, sha256=sha256) as held:
+            return held.record
 
-    def _find(self, uri: str) -> PolicyRecord:
-        path = self._resolve(uri)
-        if _is_checkpoint(path):
-            (entry,) = with_late_scores(path.parent, [read_entry(path)])
-            check_file(entry.policy_file)
-            return record_of_checkpoint(entry)
-        if path.is_dir():
-            latest = _require(_store_in(path).latest(), uri, "no policy is saved there")
-            return _inside(path, latest, uri)
-        if path.name == POLICY_FILE and _is_checkpoint(path.parent):
-            check_file(path)
-        return _record_of_file(path)
+    @contextmanager
+    def hold(
+        self, uri: str | os.PathLike[str], *, sha256: str | None = None
+    ) -> Iterator[HeldPolicy]:
+        """Find a policy, and hold its file open: it can be read to the end also where a trainer removes it.
+
+        Where it vanishes between listing and opening, the folder is listed anew.
+        """
+        place = self._place(str(uri))
+        stack = (
+            ExitStack()
+        )  # closed without the error of the body, which says nothing about the file
+        try:
+            yield listing_anew(lambda: _opened(place.find(), sha256, stack))
+        finally:
+            stack.close()
 
     def load(
         self,
@@ -148,40 +148,21 @@ class PolicyStore:
         the file are taken. Built-in agents are rebuilt from the settings in the file; a module of your own
         is passed as `policy`. `sha256` pins the policy's file, as for `find`.
         """
-        record = self.find(uri, sha256=sha256)
-        file = _file_of(record)
-        if env is None or isinstance(policy, Policy):
-            record.policy = rebuild_policy(file, policy, sha256=sha256)
-            return record
-        record.policy = self._build(record, env, policy)
-        try:
-            load_weights(file, record.policy, sha256=sha256)
-        except PolicyError as error:
-            if policy is not None or record.metadata.get("agent"):
-                raise
-            raise PolicyError(
-                f"{error}; the file does not say how its network is built, so the default agent was "
-                "tried: pass yours as policy="
-            ) from error
-        return record
+        with self.hold(uri, sha256=sha256) as held:
+            return held.load(env, policy)
 
-    def _build(self, record: PolicyRecord, env: Any, policy: nn.Module | None) -> Policy:
-        file, settings = _file_of(record), record.metadata.get("agent") or {}
-        # the defaults where the file has no settings, which the weights then have to fit
-        config, needed = agent_settings(file, settings), spaces_of(env)
-        if policy is not None:
-            return as_policy(policy, *needed, config, seed=0)
-        if settings:  # the default is small
-            require_fit(file, config, needed)
-        return make_policy(*needed, config)
-
-    def _resolve(self, uri: str) -> Path:
+    def _place(self, uri: str) -> "_Place":
         selector = _SELECTOR.fullmatch(uri)
         if selector:
-            return path_of(self._select(uri, selector["run"], selector["which"]).uri)
+            folder = self.root / selector["run"]
+            if not folder.is_dir():
+                raise PolicyError(
+                    f"{uri!r} names the run {selector['run']!r}, but {str(folder)!r} does not exist"
+                )
+            return _Place(uri, folder, selector["which"])
         scheme, separator, _ = uri.partition("://")
         if scheme == "wandb" and separator:
-            return download_policy(uri)
+            return _Place(uri, download_policy(uri))
         if separator and scheme != "file":
             raise PolicyError(
                 f"{uri[:200]!r} has the scheme {scheme[:40]!r}; policies are read from file://..., from a "
@@ -189,28 +170,49 @@ class PolicyStore:
             )
         path = path_of(uri)
         try:
-            if path.exists():
-                return path
+            if (
+                path.exists()
+            ):  # a link that the user names is followed, those inside of folders are not
+                return _Place(uri, path.resolve() if path.is_symlink() else path)
         except OSError as error:  # a name that is too long, for example
             raise PolicyError(f"{uri[:200]!r} names no policy: {error.strerror}") from error
         raise PolicyError(f"there is no policy {uri!r}: {str(path)!r} does not exist")
 
-    def _select(self, uri: str, run: str, which: str) -> PolicyRecord:
-        folder = self.root / run
-        if not folder.is_dir():
-            raise PolicyError(f"{uri!r} names the run {run!r}, but {str(folder)!r} does not exist")
-        return _inside(folder, _selected(_store_in(folder), uri, which), uri)
+
+class _Place(NamedTuple):
+    """Where a policy is looked for, as often as it takes."""
+
+    uri: str
+    """As it was asked for."""
+    path: Path
+    """A policy's file, a checkpoint, or a folder of either."""
+    which: str = "latest"
+    """``latest``, ``best`` or ``v120``, of a folder."""
+
+    def find(self) -> Path:
+        """A policy's file or a checkpoint."""
+        if not self.path.is_dir() or _is_checkpoint(self.path):
+            return self.path
+        found = path_of(_selected(store_in(self.path), self.uri, self.which).uri)
+        try:  # a run from others may hold links
+            safe_join(self.path, os.path.relpath(_file_in(found), self.path))
+        except UnsafeFileError as error:
+            raise PolicyError(f"{self.uri!r} names no policy: {error}") from error
+        return found
 
 
-def spaces_of(env: Any) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """Observation and action space of one row of whatever names or is an environment."""
-    if isinstance(env, VectorEnv):
-        return env.single_observation_space, env.single_action_space
-    if hasattr(env, "observation_space") and not isinstance(env, type):  # a class is a factory
-        return env.observation_space, env.action_space
-    made = make_vec_env(env)
-    made.close()
-    return made.observation_space, made.action_space
+def _opened(path: Path, sha256: str | None, stack: ExitStack) -> HeldPolicy:
+    """What a place holds, verified and held open by `stack`."""
+    with reading(path):
+        if _is_checkpoint(path) or (path.name == POLICY_FILE and _is_checkpoint(path.parent)):
+            folder = path.parent if path.name == POLICY_FILE else path
+            manifest = read_manifest(folder)
+            opened = stack.enter_context(open_policy(folder / POLICY_FILE, sha256=sha256))
+            check_content(opened.path, opened.tensors.stream, opened.tensors.size, manifest)
+            (entry,) = with_late_scores(folder.parent, [entry_of(folder, manifest)])
+            return HeldPolicy(record_of_checkpoint(entry), opened)
+        opened = stack.enter_context(open_policy(path, sha256=sha256))
+        return HeldPolicy(_record_of_file(path, opened.manifest), opened)
 
 
 def record_of_checkpoint(entry: CheckpointEntry) -> PolicyRecord:
@@ -220,18 +222,21 @@ def record_of_checkpoint(entry: CheckpointEntry) -> PolicyRecord:
     return PolicyRecord(uri, str(name), entry.epoch, entry.agent_step, dict(entry.metadata))
 
 
-def _record_of_file(path: Path) -> PolicyRecord:
-    metadata = read_policy_manifest(path)["metadata"]
+def _record_of_file(path: Path, manifest: Mapping[str, Any]) -> PolicyRecord:
+    metadata = manifest["metadata"]
     name = str(metadata.get("name") or path.stem)
     counts = [metadata.get(key) for key in ("epoch", "agent_step")]  # a file of one's own has none
     epoch, agent_step = (count if isinstance(count, int) else 0 for count in counts)
     return PolicyRecord(plain_path(path).as_uri(), name, epoch, agent_step, metadata)
 
 
-def _store_in(folder: Path) -> PolicyStore:
+def store_in(folder: Path) -> PolicyStore:
     """The store of a run's folder, or of a folder of policies."""
-    inside = folder / "checkpoints"
-    return PolicyStore(inside if inside.is_dir() else folder)
+    run = RunDirectory(folder)
+    if not os.path.lexists(folder / "config.yaml"):
+        return PolicyStore(run.checkpoint_dir if run.checkpoint_dir.is_dir() else folder)
+    how = "give that folder instead of the run, {!r}".format
+    return PolicyStore(run.place("checkpoint_dir", how))
 
 
 def _selected(store: PolicyStore, uri: str, which: str) -> PolicyRecord:
@@ -250,18 +255,8 @@ def _is_checkpoint(path: Path) -> bool:
     return os.path.lexists(path / MANIFEST_FILE) or path in checkpoint_folders(path.parent)
 
 
-def _inside(folder: Path, record: PolicyRecord, uri: str) -> PolicyRecord:
-    """Refuse what was found in a folder but lies elsewhere: a run from others may hold links."""
-    try:
-        safe_join(folder, os.path.relpath(_file_of(record), folder))
-    except UnsafeFileError as error:
-        raise PolicyError(f"{uri!r} names no policy: {error}") from error
-    return record
-
-
-def _file_of(record: PolicyRecord) -> Path:
-    path = path_of(record.uri)
-    return path / POLICY_FILE if path.is_dir() else path
+def _file_in(path: Path) -> Path:
+    return path / POLICY_FILE if _is_checkpoint(path) else path
 
 
 def _require(record: PolicyRecord | None, uri: str, why: str) -> PolicyRecord:

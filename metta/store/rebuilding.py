@@ -11,9 +11,9 @@ from torch import nn
 from metta.agent.factory import build_network, make_policy
 from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError, SpaceError
-from metta.store.policy_file import load_weights, policy_shapes, read_policy_manifest
+from metta.store.policy_file import OpenPolicy, put_weights
 from metta.store.policy_spaces import space_from
-from metta.store.safe_read import DTYPES, check_tensor_file
+from metta.store.safe_read import DTYPES
 from metta.train.train_config import AgentConfig
 from metta.untrusted.json_files import brief
 
@@ -23,20 +23,18 @@ _MOST_HIDDEN = 2**24
 Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
 
 
-def rebuild_policy(
-    path: Path, policy: nn.Module | None = None, *, sha256: str | None = None
-) -> Policy:
+def rebuild_policy(opened: OpenPolicy, policy: nn.Module | None = None) -> Policy:
     """The policy of a file, with its weights; an own network is passed as `policy`, bare or wrapped.
 
     Everything that the file asks for is measured before memory is taken for it.
     """
-    built = policy if isinstance(policy, Policy) else _built(path, policy)
-    load_weights(path, built, sha256=sha256)
+    built = policy if isinstance(policy, Policy) else _built(opened, policy)
+    put_weights(opened, built)
     return built
 
 
-def _built(path: Path, module: nn.Module | None) -> Policy:
-    manifest = read_policy_manifest(path)
+def _built(opened: OpenPolicy, module: nn.Module | None) -> Policy:
+    path, manifest = opened.path, opened.manifest
     if manifest.get("spaces") is None or manifest.get("agent") is None:
         raise PolicyError(
             f"{str(path)!r} does not hold the spaces of its environment as data (it is of an older "
@@ -48,7 +46,7 @@ def _built(path: Path, module: nn.Module | None) -> Policy:
         if module is not None:
             built = Policy(module, *needed, config)
         elif manifest["built_in"]:
-            require_fit(path, config, needed)
+            require_fit(opened, config, needed)
             built = make_policy(*needed, config)
         else:
             raise PolicyError(
@@ -56,7 +54,7 @@ def _built(path: Path, module: nn.Module | None) -> Policy:
             )
     except (ConfigError, SpaceError) as error:  # of settings that do not fit the spaces
         raise PolicyError(f"{str(path)!r} holds no policy that can be built: {error}") from error
-    return built.to(_dtype_in(path, built))
+    return built.to(_dtype_in(opened, built))
 
 
 def _spaces(path: Path, data: dict[str, Any]) -> Spaces:
@@ -80,9 +78,9 @@ def agent_settings(path: Path, settings: dict[str, Any]) -> AgentConfig:
         ) from error
 
 
-def require_fit(path: Path, config: AgentConfig, needed: Spaces) -> None:
+def require_fit(opened: OpenPolicy, config: AgentConfig, needed: Spaces) -> None:
     """Refuse settings and spaces that ask for more memory than the file has weights."""
-    shapes = policy_shapes(path)
+    shapes = opened.shapes
     numbers = sum(math.prod(shape) for shape in shapes)
     widths = _widths(needed)
     small = max(config.hidden_size, widths) <= min(numbers, _MOST_HIDDEN)
@@ -92,7 +90,7 @@ def require_fit(path: Path, config: AgentConfig, needed: Spaces) -> None:
         if sum(parameter.numel() for parameter in network.parameters()) <= numbers:
             return
     raise PolicyError(
-        f"{str(path)!r} does not fit: it holds {numbers} numbers, fewer than its agent has: "
+        f"{str(opened.path)!r} does not fit: it holds {numbers} numbers, fewer than its agent has: "
         f"{config.num_layers} layers of {config.hidden_size} for {widths} categories"
     )
 
@@ -113,9 +111,9 @@ def _widths(needed: Spaces) -> int:
     return total
 
 
-def _dtype_in(path: Path, policy: Policy) -> torch.dtype:
+def _dtype_in(opened: OpenPolicy, policy: Policy) -> torch.dtype:
     """Float type of the network in the file: a policy may have been cast before it was saved."""
     floats = (n for n, p in policy.module.named_parameters() if p.dtype.is_floating_point)
-    place = check_tensor_file(path).places.get(f"module.{next(floats, '')}")
+    place = opened.tensors.announced.places.get(f"module.{next(floats, '')}")
     found = policy.dtype if place is None else DTYPES[place.dtype]
     return found if found.is_floating_point else policy.dtype

@@ -12,6 +12,7 @@ from metta.errors import CheckpointError, MettaWarning
 from metta.files import TEMPORARY, remove_folders
 from metta.store.checkpoint_files import checkpoint_folders, verify_checkpoint
 from metta.store.checkpoint_manifest import (
+    FILES,
     MANIFEST_FILE,
     CheckpointEntry,
     lower_bound_of,
@@ -32,8 +33,12 @@ def prune_checkpoints(
     keep_every: int = 0,
     keep_epochs: Collection[int] = (),
     newest: Path | None = None,
+    run_id: str | None = None,
 ) -> list[Path]:
-    """Remove checkpoints that nobody asked to keep; returns their paths.
+    """Remove checkpoints of a run that nobody asked to keep; returns their paths.
+
+    Only those that carry its `run_id` count, and are removed: what another run wrote, or an older version
+    of metta, which gave no ids, stays as it is.
 
     Kept are the newest `keep_last`, those whose epoch is a multiple of `keep_every` (0: none) or among
     `keep_epochs`, and the one with the best score, its own or a late one; and `newest`, which was just
@@ -42,11 +47,12 @@ def prune_checkpoints(
     than all that is kept. What a crash left unfinished goes too. A failure is an OSError, and harms
     nothing that is kept.
     """
-    unfinished = _unfinished(Path(folder))
+    unfinished = _unfinished(Path(folder), run_id)
     inspection = _Inspection(newest)
     named = [path for path in checkpoint_folders(folder) if path not in unfinished]
     readable = inspection.entries_of(path for path in named if not path.is_symlink())
-    entries = with_late_scores(folder, readable)
+    own = [entry for entry in readable if entry.run_id == run_id]
+    entries = with_late_scores(folder, own)
     wanted = _wanted(entries, max(keep_last, 1), keep_every, inspection.is_sound)
     wanted += [entry for entry in entries if entry.epoch in keep_epochs]
     kept = {entry.path.name for entry in wanted} | inspection.trusted | inspection.damaged
@@ -138,14 +144,28 @@ class _Inspection:
         return name not in self.damaged
 
 
-def _unfinished(folder: Path) -> list[Path]:
+def _unfinished(folder: Path, run_id: str | None) -> list[Path]:
     """What was never finished, or never wholly removed; a link is nobody's leftover."""
-    named = [path for path in checkpoint_folders(folder) if not _has_manifest(path)]
+    named = [path for path in checkpoint_folders(folder) if not path.is_symlink()]
     inside = folder.iterdir() if folder.is_dir() else ()
     left = [path for path in inside if path.name.startswith(TEMPORARY) and path.is_dir()]
-    return [path for path in [*left, *named] if not path.is_symlink()]
+    return [
+        *(path for path in left if not path.is_symlink() and _is_leftover(path, run_id)),
+        *(path for path in named if MANIFEST_FILE not in _names_in(path)),
+    ]
 
 
-def _has_manifest(path: Path) -> bool:
+def _is_leftover(path: Path, run_id: str | None) -> bool:
+    """Whether it holds a part of a checkpoint and nothing else, and not one of another run."""
+    names = {name for name in _names_in(path) if not name.startswith(TEMPORARY)}
+    if not names <= {*FILES, MANIFEST_FILE}:
+        return False
+    try:
+        return MANIFEST_FILE not in names or read_entry(path).run_id in (run_id, None)
+    except CheckpointError:  # some of its files are gone already
+        return True
+
+
+def _names_in(path: Path) -> set[str]:
     """Listed rather than looked up: a disk that fails must not pass for a missing file."""
-    return any(inside.name == MANIFEST_FILE for inside in path.iterdir())
+    return {inside.name for inside in path.iterdir()}

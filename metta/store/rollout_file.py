@@ -14,7 +14,7 @@ from metta.errors import RolloutError, UnsafeFileError
 from metta.files import atomic_write
 from metta.rollout import Rollout
 from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
-from metta.store.safe_read import TensorFile, check_tensor_file, refuse_false_booleans
+from metta.store.safe_read import TensorFile, open_tensors, refuse_false_booleans
 from metta.untrusted.json_files import brief, parse_json
 
 __all__ = ["Rollout", "load_rollout", "save_rollout"]
@@ -63,12 +63,12 @@ def load_rollout(path: str | os.PathLike[str]) -> Rollout:
     if not source.is_file():
         raise RolloutError(f"there is no rollout file {str(source)!r}")
     try:
-        found = check_tensor_file(source)
-        manifest = _manifest(found.metadata, source)
-        _require_columns(found, manifest["columns"], source)
-        verify_content(source, found, manifest)
+        with open_tensors(source) as found:
+            manifest = _manifest(found.announced.metadata, source)
+            _require_columns(found.announced, manifest["columns"], source)
+            verify_content(found, manifest)
         with safetensors.safe_open(source, framework="pt") as opened:
-            columns = {name: opened.get_tensor(name) for name in found.places}
+            columns = {name: opened.get_tensor(name) for name in found.announced.places}
         refuse_false_booleans(source, columns)
     except (OSError, UnsafeFileError, safetensors.SafetensorError) as error:
         raise RolloutError(

@@ -7,16 +7,19 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from metta.errors import ConfigError, RunLockedError, UnsafeFileError
-from metta.untrusted.json_files import read_json
+from metta.untrusted.json_files import brief, read_json
 from metta.untrusted.paths import safe_join
 
 __all__ = ["RunDirectory"]
 
 _MOST_LOCK_BYTES = 4096
+_WRITTEN_FOLDERS = ("checkpoints", "replays", "stats", "tensorboard", "wandb")
+_ABOUT_TEXTS = ("id", "name", "checkpoint_dir", "replay_dir", "own_environment", "own_policy")
 
 
 class RunDirectory:
@@ -42,62 +45,114 @@ class RunDirectory:
     @property
     def config_file(self) -> Path:
         """Settings of the run."""
-        return self.path / "config.yaml"
+        return self._inside("config.yaml")
 
     @property
     def provenance_file(self) -> Path:
         """Versions, machine and command."""
-        return self.path / "provenance.json"
+        return self._inside("provenance.json")
 
     @property
     def about_file(self) -> Path:
         """What the settings do not say: where checkpoints are, and which parts are the user's own."""
-        return self.path / "run.json"
+        return self._inside("run.json")
 
     @property
     def events_file(self) -> Path:
         """What happened, one JSON object per line."""
-        return self.path / "events.jsonl"
+        return self._inside("events.jsonl")
 
     @property
     def metrics_file(self) -> Path:
         """One row of numbers per report."""
-        return self.path / "metrics.csv"
+        return self._inside("metrics.csv")
 
     @property
     def curve_file(self) -> Path:
         """A picture of the returns."""
-        return self.path / "learning_curve.png"
+        return self._inside("learning_curve.png")
 
     @property
     def checkpoint_dir(self) -> Path:
         """One folder per checkpoint."""
-        return self.path / "checkpoints"
+        return self._inside("checkpoints")
 
     @property
     def replay_dir(self) -> Path:
         """Recorded episodes."""
-        return self.path / "replays"
+        return self._inside("replays")
 
     @property
     def stats_dir(self) -> Path:
         """Statistics of evaluations."""
-        return self.path / "stats"
+        return self._inside("stats")
 
     @property
     def tensorboard_dir(self) -> Path:
         """TensorBoard's files."""
-        return self.path / "tensorboard"
+        return self._inside("tensorboard")
 
     @property
     def wandb_dir(self) -> Path:
         """Weights & Biases' files."""
-        return self.path / "wandb"
+        return self._inside("wandb")
 
     @property
     def lock_file(self) -> Path:
         """Held open by the trainer at work; it stays behind, and means nothing unless it is locked."""
-        return self.path / "run.lock"
+        return self._inside("run.lock")
+
+    def about(self) -> dict[str, Any]:
+        """What `about_file` says; empty where there is none, `ConfigError` where it cannot be used."""
+        file = self.about_file
+        if not os.path.lexists(file):
+            return {}
+        try:
+            found = read_json(file)
+        except UnsafeFileError as error:
+            raise ConfigError(self._unusable(str(error))) from error
+        kinds: dict[str, Any] = {
+            **dict.fromkeys(_ABOUT_TEXTS, str | None),
+            "environments": dict | None,
+        }
+        if not isinstance(found, dict):
+            raise ConfigError(self._unusable(f"{str(file)!r} holds a {type(found).__name__}"))
+        for name, kind in kinds.items():
+            if not isinstance(found.get(name), kind):
+                raise ConfigError(self._unusable(f"{name!r} is {brief(found[name])}"))
+        return found
+
+    def place(self, kind: str, advice: Callable[[str], str] | None = None) -> Path:
+        """Where the run keeps its ``checkpoint_dir`` or ``replay_dir``: the folder it names, or the usual.
+
+        A folder outside of the run is a `ConfigError` with `advice` on how to name it: the files of a run
+        may be those of others, and do not decide where metta reads, writes and removes.
+        """
+        usual = {"checkpoint_dir": self.checkpoint_dir, "replay_dir": self.replay_dir}[kind]
+        named = self.about().get(kind)
+        if named is None:
+            return usual
+        try:
+            folder: Path = self.path / named  # or `named` alone, where it is absolute
+            if folder.resolve().is_relative_to(self.path.resolve()):
+                return folder
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ConfigError(self._unusable(f"{kind!r} is {brief(named)}: {error}")) from error
+        how = f"{kind}={str(folder)!r}" if advice is None else advice(str(folder))
+        raise ConfigError(
+            f"the run {str(self.path)!r} names the folder {str(folder)!r} as its {kind}, which is outside "
+            f"of the run; metta uses such a folder only if you name it: {how}"
+        )
+
+    def _inside(self, name: str) -> Path:
+        """A file or folder of the run; `UnsafeFileError` where a link leads out of it."""
+        return safe_join(self.path, name)
+
+    def _unusable(self, why: str) -> str:
+        return (
+            f"{str(self.about_file)!r} cannot be used: {why}; restore it from a copy, or remove it where "
+            "the run has its checkpoints in the usual place"
+        )
 
     @contextlib.contextmanager
     def lock(self) -> Iterator["RunDirectory"]:
@@ -139,10 +194,18 @@ class RunDirectory:
             self._descriptor = None
 
     def _refuse_links(self) -> None:
-        """A run from others must not make us write, cut or remove files that lie elsewhere."""
+        """A run from others must not make us write, cut or remove files elsewhere, or wait for ever."""
         for path in self.path.iterdir():
-            if path.is_symlink():
-                safe_join(self.path, path.name)
+            self._inside(path.name)
+            if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
+                raise UnsafeFileError(
+                    f"{str(path)!r} is neither a file nor a folder; remove it from the run"
+                )
+        for folder in _WRITTEN_FOLDERS:
+            for place, folders, files in os.walk(self.path / folder):
+                for name in (*folders, *files):
+                    if (found := Path(place) / name).is_symlink():
+                        self._inside(str(found.relative_to(self.path)))
 
     def _take(self, descriptor: int) -> None:
         try:

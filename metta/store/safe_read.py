@@ -2,27 +2,29 @@
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from typing import Any, BinaryIO, NamedTuple
 
 import psutil
-import safetensors
 import torch
 from torch import Tensor
 
 from metta.errors import UnsafeFileError
-from metta.untrusted.files import open_regular, refuse_code
+from metta.untrusted.files import open_regular, refuse_code, sha256_in
 from metta.untrusted.json_files import brief, parse_json, read_json
 
 __all__ = [
     "DTYPES",
+    "OpenTensors",
     "TensorFile",
     "TensorPlace",
     "check_tensor_file",
-    "load_announced",
+    "open_tensors",
     "read_json",
     "read_tensors",
-    "refuse_code",
     "refuse_false_booleans",
 ]
 
@@ -61,29 +63,81 @@ class TensorFile:
         return sum(place.end - place.begin for place in self.places.values())
 
 
+@dataclass(frozen=True)
+class OpenTensors:
+    """A safetensors file that is held open: all is read of the same file, also when its name is gone."""
+
+    path: str
+    announced: TensorFile
+    size: int
+    stream: BufferedReader
+
+    def sha256(self) -> str:
+        """Hex digest of the whole file."""
+        return sha256_in(self.stream)
+
+    def load(self) -> dict[str, Tensor]:
+        """All tensors, in memory of their own."""
+        available = psutil.virtual_memory().available
+        if self.announced.data_bytes > available:
+            raise UnsafeFileError(
+                f"{self.path!r} announces {self.announced.data_bytes} bytes of tensors, but only "
+                f"{available} bytes of memory are free here"
+            )
+        try:
+            places = self.announced.places.items()
+            tensors = {name: _read_tensor(self.stream, place) for name, place in places}
+        except (OSError, RuntimeError) as error:  # RuntimeError: no memory
+            raise UnsafeFileError(f"{self.path!r} cannot be read: {error}") from error
+        refuse_false_booleans(self.path, tensors)
+        return tensors
+
+
+def _read_tensor(stream: BufferedReader, place: TensorPlace) -> Tensor:
+    tensor = torch.empty(place.shape, dtype=DTYPES[place.dtype])
+    if place.end > place.begin:
+        content = tensor.reshape(-1).view(torch.uint8).numpy().data
+        stream.seek(place.begin)
+        while content:
+            count = stream.readinto(content)
+            if not count:
+                raise OSError("it became shorter while it was read")
+            content = content[count:]
+    return tensor
+
+
+@contextmanager
+def open_tensors(
+    path: str | os.PathLike[str], *, follow_symlink: bool = True
+) -> Iterator[OpenTensors]:
+    """Open a safetensors file that is sound, by its header; nothing is allocated for its tensors.
+
+    The header must be within the limits, and its tensors of known types and lie end to end in the data.
+    """
+    with open_regular(path, follow_symlink=follow_symlink) as (stream, size):
+        refuse_code(path, stream, size)
+        try:
+            header, first = _read_header(stream, size)
+            announced = _checked(header, first, size)
+        except ValueError as error:
+            raise UnsafeFileError(
+                f"{os.fspath(path)!r} is not a safetensors file, or is damaged: {error}"
+            ) from error
+        yield OpenTensors(os.fspath(path), announced, size, stream)
+
+
+def check_tensor_file(path: str | os.PathLike[str], *, follow_symlink: bool = True) -> TensorFile:
+    """See that a safetensors file is sound, by its header alone; see `open_tensors`."""
+    with open_tensors(path, follow_symlink=follow_symlink) as opened:
+        return opened.announced
+
+
 def read_tensors(
     path: str | os.PathLike[str], *, follow_symlink: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors of a checked safetensors file, in memory of their own, and the metadata beside them."""
-    announced = check_tensor_file(path, follow_symlink=follow_symlink)
-    return load_announced(path, announced), announced.metadata
-
-
-def load_announced(path: str | os.PathLike[str], announced: TensorFile) -> dict[str, Tensor]:
-    """Tensors of a file whose header was checked already, in memory of their own."""
-    available = psutil.virtual_memory().available
-    if announced.data_bytes > available:
-        raise UnsafeFileError(
-            f"{os.fspath(path)!r} announces {announced.data_bytes} bytes of tensors, but only "
-            f"{available} bytes of memory are free here"
-        )
-    try:
-        with safetensors.safe_open(path, framework="pt") as opened:
-            mapped = {name: opened.get_tensor(name) for name in announced.places}
-            refuse_false_booleans(path, mapped)
-            return {name: tensor.clone() for name, tensor in mapped.items()}
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise UnsafeFileError(f"{os.fspath(path)!r} cannot be read: {error}") from error
+    with open_tensors(path, follow_symlink=follow_symlink) as opened:
+        return opened.load(), opened.announced.metadata
 
 
 def refuse_false_booleans(path: str | os.PathLike[str], tensors: dict[str, Tensor]) -> None:
@@ -93,22 +147,6 @@ def refuse_false_booleans(path: str | os.PathLike[str], tensors: dict[str, Tenso
             raise UnsafeFileError(
                 f"{os.fspath(path)!r} is damaged: {brief(name)} holds bytes that are no booleans"
             )
-
-
-def check_tensor_file(path: str | os.PathLike[str], *, follow_symlink: bool = True) -> TensorFile:
-    """See that a safetensors file is sound, by its header alone; nothing is allocated for its tensors.
-
-    The header must be within the limits, and its tensors of known types and lie end to end in the data.
-    """
-    with open_regular(path, follow_symlink=follow_symlink) as (stream, size):
-        refuse_code(path)
-        try:
-            header, first = _read_header(stream, size)
-            return _checked(header, first, size)
-        except ValueError as error:
-            raise UnsafeFileError(
-                f"{os.fspath(path)!r} is not a safetensors file, or is damaged: {error}"
-            ) from error
 
 
 def _read_header(stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:

@@ -1,12 +1,12 @@
 """Defaults, a preset, files and the command line as one configuration that knows where it is from."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from metta.errors import ConfigError
-from metta.files import sha256_of
 from metta.secrets import scrub_all
 from metta.train.field_docs import setting_docs
 from metta.train.origins import COMMAND_LINE, DEFAULT, Origin
@@ -28,7 +28,7 @@ from metta.train.settings import (
 )
 from metta.train.train_config import TrainingConfig
 from metta.train.values import Text, plain_data
-from metta.train.yaml_text import read_inline, read_yaml
+from metta.train.yaml_text import parse_settings, read_inline, read_settings
 
 __all__ = ["Origin", "Resolved", "config_from_mapping", "resolve"]
 
@@ -178,12 +178,12 @@ def _changes(config: TrainingConfig, origin: Origin) -> Layer:
 
 def _file_layer(path: Path, problems: list[Problem], digests: dict[str, str]) -> Layer:
     try:
-        settings = read_yaml(path)
+        content = read_settings(path)
+        settings = parse_settings(content, path)
     except ConfigError as error:
         problems.append(Problem(str(error)))
         return {}
-    if path.is_file():
-        digests[str(path)] = sha256_of(path)
+    digests[str(path)] = hashlib.sha256(content).hexdigest()
     return place_entries(entries_of(settings, Origin(str(path))), problems)
 
 

@@ -8,12 +8,21 @@ from typing import Any
 
 import yaml
 
-from metta.errors import ConfigError
+from metta.errors import ConfigError, UnsafeFileError
 from metta.files import atomic_write
 from metta.train.problems import shown
 from metta.train.values import Key, Text
+from metta.untrusted.files import read_bounded
 
-__all__ = ["dump_yaml", "parse_yaml", "read_inline", "read_yaml", "write_yaml"]
+__all__ = [
+    "dump_yaml",
+    "parse_settings",
+    "parse_yaml",
+    "read_inline",
+    "read_settings",
+    "read_yaml",
+    "write_yaml",
+]
 
 _MOST_BYTES = 1 << 17
 _MOST_NODES = 10_000
@@ -65,19 +74,24 @@ for _kind in (_Reader, _Dumper):  # YAML 1.1 would call 1e-3 a text, which nobod
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The settings in a file, as nested dictionaries; `ConfigError` names file and line."""
+    return parse_settings(read_settings(path), path)
+
+
+def read_settings(path: Path) -> bytes:
+    """The bytes of a file of settings, which is a regular one and not large; else `ConfigError`."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
+        return read_bounded(path, _MOST_BYTES)
+    except UnsafeFileError as error:
+        raise ConfigError(f"{path}: no configuration: {error}") from None
+
+
+def parse_settings(content: bytes, path: Path) -> dict[str, Any]:
+    """The settings in the bytes of a file."""
+    try:
         text = content.decode()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: not UTF-8 text: {error.reason}") from None
-    except ValueError as error:  # a null character in the name
-        raise ConfigError(f"{str(path)!r}: cannot be read: {error}") from None
-    if len(content) > _MOST_BYTES:
-        raise ConfigError(f"{path}: larger than {_MOST_BYTES:,} bytes; this is no configuration")
     return parse_yaml(text, str(path))
 
 

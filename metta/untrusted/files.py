@@ -1,16 +1,17 @@
 """Opening files from others, and telling by their content which hold code, whatever they are called."""
 
+import hashlib
 import os
 import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO
 
 from metta.errors import UnsafeFileError
 
-__all__ = ["open_regular", "refuse_code"]
+__all__ = ["open_regular", "open_text", "read_bounded", "refuse_code", "sha256_in"]
 
 _HEAD, _TAIL = 16 * 2**10, 66 * 2**10
 _MAGICS = {
@@ -29,14 +30,13 @@ _FIRST_OPCODES = b"(])}lcIJKLMNSVUXFG"
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
-def refuse_code(path: str | os.PathLike[str]) -> None:
-    """`UnsafeFileError` where a file is a pickle, or an archive that may hold one.
+def refuse_code(path: str | os.PathLike[str], stream: BufferedReader, size: int) -> None:
+    """`UnsafeFileError` where an open file is a pickle, or an archive that may hold one.
 
-    Nothing is ever unpickled here; this only tells such files from damaged ones, by content.
+    Nothing is ever unpickled here; this only tells such files from damaged ones, by content. The stream is
+    at its beginning again afterwards.
     """
-    with open_regular(path) as (stream, size):
-        head, tail = _ends(stream, size)
-    kind = _kind(head, tail)
+    kind = _kind(*_ends(stream, size))
     if kind:
         raise UnsafeFileError(
             f"{os.fspath(path)!r} is {kind}. Such files can run any program when they are opened; metta "
@@ -48,7 +48,7 @@ def refuse_code(path: str | os.PathLike[str]) -> None:
 @contextmanager
 def open_regular(
     path: str | os.PathLike[str], *, follow_symlink: bool = True
-) -> Iterator[tuple[BinaryIO, int]]:
+) -> Iterator[tuple[BufferedReader, int]]:
     """A file and its size; pipes and devices, which may never end, are refused."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -68,10 +68,37 @@ def open_regular(
             raise UnsafeFileError(f"{os.fspath(path)!r} cannot be read: {error}") from error
 
 
-def _ends(stream: BinaryIO, size: int) -> tuple[bytes, bytes]:
+def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """All of a regular file; `UnsafeFileError` where it has more than `max_bytes`."""
+    with open_regular(path) as (stream, _):
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise UnsafeFileError(
+            f"{os.fspath(path)!r} is larger than {max_bytes:,} bytes, and is not read"
+        )
+    return content
+
+
+@contextmanager
+def open_text(path: str | os.PathLike[str]) -> Iterator[TextIOWrapper]:
+    """A regular file as UTF-8 text, with its line ends as they are."""
+    with open_regular(path) as (stream, _):
+        yield TextIOWrapper(stream, encoding="utf-8", newline="")
+
+
+def sha256_in(stream: BufferedReader) -> str:
+    """Hex digest of all bytes of an open file, read in blocks."""
+    stream.seek(0)
+    return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _ends(stream: BufferedReader, size: int) -> tuple[bytes, bytes]:
+    stream.seek(0)
     head = stream.read(_HEAD)
     stream.seek(max(size - _TAIL, 0))
-    return head, stream.read(_TAIL)
+    tail = stream.read(_TAIL)
+    stream.seek(0)
+    return head, tail
 
 
 def _kind(head: bytes, tail: bytes) -> str | None:

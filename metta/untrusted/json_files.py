@@ -29,7 +29,7 @@ def read_json(
 ) -> Any:
     """The data in a JSON file; `UnsafeFileError` where it is not JSON, or larger than the limits."""
     with open_regular(path, follow_symlink=follow_symlink) as (stream, size):
-        refuse_code(path)
+        refuse_code(path, stream, size)
         if size > max_bytes:
             raise UnsafeFileError(
                 f"{os.fspath(path)!r} has {size} bytes; JSON files of up to {max_bytes} bytes are read"
