@@ -193,8 +193,8 @@ class _Place(NamedTuple):
         """A policy's file or a checkpoint."""
         if not self.path.is_dir() or _is_checkpoint(self.path):
             return self.path
-        found = path_of(_selected(store_in(self.path), self.uri, self.which).uri)
         try:  # a run from others may hold links
+            found = path_of(_selected(store_in(self.path), self.uri, self.which).uri)
             safe_join(self.path, os.path.relpath(_file_in(found), self.path))
         except UnsafeFileError as error:
             raise PolicyError(f"{self.uri!r} names no policy: {error}") from error

@@ -82,7 +82,8 @@ def read_settings(path: Path) -> bytes:
     try:
         return read_bounded(path, _MOST_BYTES)
     except UnsafeFileError as error:
-        raise ConfigError(f"{path}: no configuration: {error}") from None
+        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else str(error)
+        raise ConfigError(f"{path}: cannot be read: {why}") from None
 
 
 def parse_settings(content: bytes, path: Path) -> dict[str, Any]:

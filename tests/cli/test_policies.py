@@ -1,4 +1,5 @@
 import json
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -90,21 +91,39 @@ def test_the_best_come_first_over_all_runs_when_the_top_is_asked_for(
     assert len(policies(capsys, "--output", str(tmp_path), "--top", "1")) == 1
 
 
-def test_checkpoints_are_found_when_a_run_keeps_them_elsewhere(
+def test_the_command_is_told_when_a_run_names_a_folder_outside_of_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_run(tmp_path / "runs" / "a", 1.0, checkpoint_dir=tmp_path / "else")
-    (found,) = policies(capsys, "a", "--output", str(tmp_path / "runs"))
-    assert found["uri"] == (tmp_path / "else" / "epoch_000001").as_uri()
+    output, outside = str(tmp_path / "runs"), tmp_path / "el se"
+    make_run(tmp_path / "runs" / "a", 1.0, checkpoint_dir=outside)
+    make_run(tmp_path / "runs" / "b", 1.0)
+    assert main(["policies", "a", "--output", output]) == 2
+    command = shlex.join(["metta", "policies", str(outside)])
+    assert f"only if you name it: {command}" in capsys.readouterr().err
+    (found,) = policies(capsys, *shlex.split(command)[2:])
+    assert found["uri"] == (outside / "epoch_000001").as_uri()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", MettaWarning)
+        assert [policy["run"] for policy in policies(capsys, "--output", output)] == ["b"]
 
 
-@pytest.mark.parametrize("about", ["{", "[]", '{"checkpoint_dir": 3}', "\0"])
-def test_the_usual_place_is_taken_when_a_run_says_nothing_usable(
+def test_a_folder_inside_of_the_run_is_listed_when_the_run_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "a", 1.0, checkpoint_dir=tmp_path / "a" / "mine")
+    assert len(policies(capsys, "a", "--output", str(tmp_path))) == 1
+    (run / "run.json").write_text(json.dumps({"checkpoint_dir": "mine"}))
+    assert len(policies(capsys, "a", "--output", str(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("about", ["{", "[]", '"x"', '{"checkpoint_dir": 3}', '{"name": 5}', "\0"])
+def test_a_run_is_refused_when_its_file_is_not_as_metta_writes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], about: str
 ) -> None:
     run = make_run(tmp_path / "a", 1.0)
     (run / "run.json").write_text(about)
-    assert len(policies(capsys, "a", "--output", str(tmp_path))) == 1
+    assert main(["policies", "a", "--output", str(tmp_path)]) == 2
+    assert "run.json' cannot be used" in capsys.readouterr().err
 
 
 def test_a_warning_tells_of_it_when_a_checkpoint_cannot_be_read(
@@ -120,13 +139,14 @@ def test_a_warning_tells_of_it_when_a_checkpoint_cannot_be_read(
     assert "epoch_000002' cannot be read; `metta inspect` says why" in shown.err
 
 
-def test_the_exit_code_is_1_when_a_folder_cannot_be_searched(
+def test_an_error_is_told_when_a_folder_is_a_link_to_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert main(["policies", str(tmp_path / "loop" / "x"), "--output", str(tmp_path)]) == 2
     make_run(tmp_path / "a", checkpoint_dir=tmp_path / "loop")
-    assert main(["policies", "a", "--output", str(tmp_path)]) == 1
-    assert "loop' cannot be searched for policies" in capsys.readouterr().err
+    assert main(["policies", "a", "--output", str(tmp_path)]) == 2
+    assert "Symlink loop" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["--top", "2"]])

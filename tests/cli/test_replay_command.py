@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def cart() -> Replay:
 
 @pytest.fixture
 def runs(tmp_path: Path, grid: Replay, cart: Replay) -> Path:
-    """A folder of runs: `a` has replays of two epochs, `b` has none, `c` has them elsewhere."""
+    """A folder of runs: `a` has replays of two epochs, `b` has none, `c` has its own folder."""
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         apply_settings(TrainingConfig(), {}).to_yaml(tmp_path / name / "config.yaml")
@@ -54,8 +55,8 @@ def runs(tmp_path: Path, grid: Replay, cart: Replay) -> Path:
         epoch = replay.info.epoch or 0
         name = replay_name(epoch, replay.info.simulation)
         save_replay(tmp_path / "a" / "replays" / name, replay)
-    save_replay(tmp_path / "elsewhere" / "x.replay", grid)
-    about = {"replay_dir": str(tmp_path / "elsewhere")}
+    save_replay(tmp_path / "c" / "mine" / "x.replay", grid)
+    about = {"replay_dir": "mine"}
     (tmp_path / "c" / "run.json").write_text(json.dumps(about))
     return tmp_path
 
@@ -106,7 +107,7 @@ def test_the_newest_is_played_when_a_run_has_many(
 def test_files_folders_and_uris_are_understood_when_they_name_a_replay(
     replay: Any, runs: Path
 ) -> None:
-    path = runs / "elsewhere" / "x.replay"
+    path = runs / "c" / "mine" / "x.replay"
     expected = replay("c").out
     for uri in (path, path.as_uri(), path.parent, runs / "c"):
         assert replay(uri).out == expected
@@ -186,12 +187,12 @@ def played(monkeypatch: pytest.MonkeyPatch, *words: Any) -> str:
 def test_moments_are_drawn_over_each_other_when_there_is_a_terminal(
     runs: Path, grid: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = played(monkeypatch, runs / "elsewhere" / "x.replay")
+    shown = played(monkeypatch, runs / "c" / "mine" / "x.replay")
     drawings = shown.split("\x1b[13F\x1b[J")  # twelve rows, and a caption
     assert len(drawings) == grid.num_moments
     for moment, drawing in enumerate(drawings):
         assert text_of(grid, moment, color=True) in drawing
-    plain = played(monkeypatch, runs / "elsewhere" / "x.replay", "--no-color")
+    plain = played(monkeypatch, runs / "c" / "mine" / "x.replay", "--no-color")
     assert text_of(grid, 3, color=False) in plain
 
 
@@ -201,7 +202,7 @@ def test_lines_are_cut_when_the_terminal_is_narrow(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "7")
     words = [] if color else ["--no-color"]
-    shown = played(monkeypatch, runs / "elsewhere" / "x.replay", *words)
+    shown = played(monkeypatch, runs / "c" / "mine" / "x.replay", *words)
     drawings = shown.partition("\n")[2].split("\x1b[13F\x1b[J")
     assert len(drawings) == grid.num_moments
     for moment, drawing in enumerate(drawings):
@@ -276,3 +277,23 @@ def test_replays_are_written_when_eval_is_asked_for_them(
 
 def test_the_command_is_listed_when_help_is_asked_for() -> None:
     assert COMMANDS["replay"].module == replay_command.__name__
+
+
+def test_the_command_is_told_when_a_run_names_a_folder_outside_of_itself(
+    replay: Any, runs: Path, grid: Replay
+) -> None:
+    outside = runs / "out side"
+    save_replay(outside / "x.replay", grid)
+    (runs / "c" / "run.json").write_text(json.dumps({"replay_dir": str(outside)}))
+    said = replay("c")
+    assert said.status == 2
+    command = shlex.join(["metta", "replay", str(outside)])
+    assert f"only if you name it: {command}" in said.error
+    assert replay(*shlex.split(command)[2:]).status == 0
+
+
+def test_a_link_is_left_out_when_replays_are_listed(replay: Any, runs: Path, grid: Replay) -> None:
+    save_replay(runs / "secret.replay", grid)
+    (runs / "b" / "replays").mkdir()
+    (runs / "b" / "replays" / "x.replay").symlink_to(runs / "secret.replay")
+    assert "there are no replays" in replay("b").error

@@ -1,6 +1,8 @@
 import json
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,55 @@ def test_damage_is_told_of_when_no_checkpoint_can_be_read(
         manifest.unlink()
     assert resume(runs, "first") == 1
     assert "CheckpointError" in capsys.readouterr().err
+
+
+def _metta(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "metta.cli.main", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_foreign_run_does_not_remove_checkpoints_of_another_one(runs: Path) -> None:
+    """Through the real command: the foreign run names the victim's folder as its own."""
+    victim = runs / "first" / "checkpoints"
+    before = sorted(path.name for path in victim.rglob("*"))
+    foreign = runs / "foreign"
+    shutil.copytree(runs / "first", foreign)
+    about = json.loads((foreign / "run.json").read_text())
+    (foreign / "run.json").write_text(json.dumps({**about, "checkpoint_dir": str(victim)}))
+    ended = _metta("resume", str(foreign), "total_timesteps=160", "keep_last=1")
+    assert ended.returncode == 2, ended
+    assert sorted(path.name for path in victim.rglob("*")) == before
+    command = shlex.join(["metta", "resume", str(foreign), "--checkpoint-dir", str(victim)])
+    assert ended.stderr.strip().endswith(f"only if you name it: {command}")
+
+
+def test_a_run_with_folders_outside_goes_on_when_the_told_commands_are_given(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, checkpoints, replays = runs / "first", runs / "out {side}", runs / "re plays"
+    (first / "checkpoints").rename(checkpoints)
+    about = json.loads((first / "run.json").read_text())
+    about |= {"checkpoint_dir": str(checkpoints), "replay_dir": str(replays)}
+    (first / "run.json").write_text(json.dumps(about))
+    words = ["resume", str(first)]
+    for option in ("--checkpoint-dir", "--replay-dir"):
+        assert main([*words, "total_timesteps=64"]) == 2
+        said = capsys.readouterr().err.strip().rpartition("only if you name it: ")[2]
+        words = shlex.split(said)[1:]
+        assert option in words
+    assert main([*words, "total_timesteps=64"]) == 0
+    assert list_checkpoints(checkpoints)[-1].epoch == 4
+    assert main(["profile", str(first), "--epochs", "1", "--warmup", "1"]) == 2
+    assert "--checkpoint-dir" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "settings", ["[]", "5", '{"trainer.seed": 5}', '{"trainer.seed": {"value": 1}}']
+)
+def test_a_run_goes_on_when_its_provenance_has_wrong_types(runs: Path, settings: str) -> None:
+    (runs / "first" / "provenance.json").write_text(f'{{"settings": {settings}}}')
+    assert resume(runs, "first", "total_timesteps=64") == 0

@@ -9,7 +9,7 @@ import pytest
 
 from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
-from metta.errors import ConfigError, HookError, MettaWarning, StateError
+from metta.errors import CheckpointError, ConfigError, HookError, MettaWarning, StateError
 from metta.loggers import read_events
 from metta.rl.clean_trainer import Trainer
 from metta.rl.functional_trainer import functional_training_loop
@@ -86,11 +86,46 @@ def test_training_goes_on_when_checkpoints_are_turned_off_later(tmp_path: Path) 
     assert logged_steps(tmp_path) == [32, 64, 96, 128]
 
 
-def test_training_goes_on_when_checkpoints_lie_elsewhere(tmp_path: Path) -> None:
-    train(tmp_path / "run", small(), checkpoint_dir=tmp_path / "elsewhere")
-    state = train(tmp_path / "run", small(total_timesteps=128))
+def test_training_goes_on_elsewhere_only_when_the_folder_is_named_again(tmp_path: Path) -> None:
+    outside = tmp_path / "elsewhere"
+    train(tmp_path / "run", small(), checkpoint_dir=outside)
+    with pytest.raises(ConfigError, match=f"only if you name it: checkpoint_dir='{outside}'"):
+        train(tmp_path / "run", small(total_timesteps=128))
+    state = train(tmp_path / "run", small(total_timesteps=128), checkpoint_dir=outside)
     assert state.epoch == 4
-    assert epochs(tmp_path / "elsewhere") == [2, 3, 4]
+    assert epochs(outside) == [2, 3, 4]
+
+
+def test_a_folder_inside_of_the_run_is_found_again_when_the_run_was_moved(tmp_path: Path) -> None:
+    train(tmp_path / "run", small(), checkpoint_dir=tmp_path / "run" / "mine")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert train(tmp_path / "moved", small(total_timesteps=128)).epoch == 4
+    assert epochs(tmp_path / "moved" / "mine") == [2, 3, 4]
+
+
+def test_checkpoints_of_another_run_stay_when_their_folder_is_given_to_this_one(
+    tmp_path: Path,
+) -> None:
+    others = tmp_path / "a" / "checkpoints"
+    train(tmp_path / "a", small())
+    before = sorted(others.rglob("*"))
+    train(tmp_path / "b", small(seed=2))
+    with pytest.raises(CheckpointError, match="was written by another run"):
+        train(tmp_path / "b", small(seed=2, total_timesteps=96), checkpoint_dir=others)
+    assert sorted(others.rglob("*")) == before
+
+
+def test_a_checkpoint_of_another_run_is_passed_over_when_it_was_put_into_this_one(
+    tmp_path: Path,
+) -> None:
+    train(tmp_path / "a", small(total_timesteps=128))
+    train(tmp_path / "b", small(seed=2))
+    planted = tmp_path / "b" / "checkpoints" / "epoch_000004"
+    shutil.copytree(tmp_path / "a" / "checkpoints" / "epoch_000004", planted)
+    with pytest.warns(MettaWarning, match="epoch_000004' was written by another run"):
+        state = train(tmp_path / "b", small(seed=2, total_timesteps=96))
+    assert state.epoch == 3
+    assert planted.is_dir()
 
 
 def test_the_task_that_trains_is_stored_when_a_curriculum_is_given(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metta.errors import UnsafeFileError
 from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
-from metta.store.safe_read import check_tensor_file
+from metta.store.safe_read import open_tensors
 
 MANIFEST = {"format": "x", "metadata": {"b": 1.5, "a": [1]}}
 
@@ -28,9 +28,9 @@ def tensors() -> dict[str, Tensor]:
 def test_file_and_tensors_agree_when_nothing_changed(tmp_path: Path) -> None:
     digest = sha256_of_tensors(MANIFEST, tensors())
     safetensors.torch.save_file(tensors(), tmp_path / "file")
-    found = check_tensor_file(tmp_path / "file")
-    verify_content(tmp_path / "file", found, MANIFEST | {CONTENT_KEY: digest})
-    verify_content(tmp_path / "file", found, MANIFEST)  # of an old version
+    with open_tensors(tmp_path / "file") as found:
+        verify_content(found, MANIFEST | {CONTENT_KEY: digest})
+        verify_content(found, MANIFEST)  # of an old version
 
 
 OTHERS: dict[str, Any] = {
@@ -50,9 +50,11 @@ def test_the_digest_differs_when_anything_of_a_tensor_does(tmp_path: Path, name:
     OTHERS[name](changed)
     assert sha256_of_tensors(MANIFEST, changed) != digest
     safetensors.torch.save_file(changed, tmp_path / "file")
-    found = check_tensor_file(tmp_path / "file")
-    with pytest.raises(UnsafeFileError, match="sha256 differs"):
-        verify_content(tmp_path / "file", found, MANIFEST | {CONTENT_KEY: digest})
+    with (
+        open_tensors(tmp_path / "file") as found,
+        pytest.raises(UnsafeFileError, match="sha256 differs"),
+    ):
+        verify_content(found, MANIFEST | {CONTENT_KEY: digest})
 
 
 def test_the_digest_differs_when_the_manifest_does() -> None:

@@ -26,7 +26,7 @@ from metta.store.policy_file import FrozenPolicy
 from metta.store.policy_store import PolicyStore
 from metta.store.retention import prune_checkpoints
 
-ABOUT = {"policy_architecture": "a", "policy_hash": "b", "action_space": "c"}
+ABOUT = {"policy_architecture": "a", "observation_space": {}, "action_space": "c"}
 
 
 def write(folder: Path, epoch: int, score: float | None = None) -> Path:

@@ -19,7 +19,7 @@ from metta.store import policy_file
 from metta.store.policy_file import (
     freeze_policy,
     load_weights,
-    policy_shapes,
+    open_policy,
     read_weights,
     save_policy,
 )
@@ -355,9 +355,9 @@ def test_numbers_that_are_none_return_when_they_are_metadata(tmp_path: Path) -> 
 def test_shapes_are_told_when_weights_are_not_read(tmp_path: Path) -> None:
     policy = policy_of(AGENTS["mlp"])
     path = save_policy(tmp_path / "policy", policy)
-    assert sorted(policy_shapes(path)) == sorted(
-        tuple(v.shape) for v in policy.state_dict().values()
-    )
+    with open_policy(path) as opened:
+        shapes = opened.shapes
+    assert sorted(shapes) == sorted(tuple(v.shape) for v in policy.state_dict().values())
 
 
 def test_the_error_names_the_converter_when_the_file_is_a_pickle(tmp_path: Path) -> None:

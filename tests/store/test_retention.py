@@ -11,6 +11,7 @@ from metta.stateful import digest_of
 from metta.store.checkpoint_files import (
     checkpoint_folders,
     list_checkpoints,
+    new_run_id,
     read_checkpoint,
     write_checkpoint,
 )
@@ -175,3 +176,19 @@ def test_nothing_is_swept_when_a_folder_cannot_be_listed(
         with pytest.raises(OSError, match="Input/output"):
             prune_checkpoints(tmp_path, keep_last=1)
     assert epochs_in(tmp_path) == [1, 2]
+
+
+def test_only_checkpoints_of_the_own_run_are_removed_when_others_lie_beside_them(
+    tmp_path: Path,
+) -> None:
+    own, other = new_run_id(), new_run_id()
+    for epoch, run_id in ((1, own), (2, other), (3, None), (4, other), (5, own), (6, own)):
+        metadata = {"epoch": epoch, "agent_step": epoch}
+        about = {"policy_architecture": "a", "observation_space": {}, "action_space": "c"}
+        write_checkpoint(tmp_path, {}, FrozenPolicy({}, about), metadata, run_id=run_id)
+    (tmp_path / ".tmp-notes").mkdir()
+    (tmp_path / ".tmp-notes" / "mine.txt").write_text("keep me")
+    removed = prune_checkpoints(tmp_path, keep_last=1, run_id=own)
+    assert [path.name for path in removed] == ["epoch_000001", "epoch_000005"]
+    assert [entry.epoch for entry in list_checkpoints(tmp_path)] == [2, 3, 4, 6]
+    assert (tmp_path / ".tmp-notes" / "mine.txt").exists()

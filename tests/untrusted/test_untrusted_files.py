@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from metta.errors import UnsafeFileError
-from metta.untrusted.files import refuse_code
+from metta.untrusted.files import open_regular, refuse_code
 
 DATA = {"weights": [1.5, 2, "text"], "name": print}
 
@@ -62,6 +62,12 @@ KINDS |= {
 }
 
 
+def refuse_file(path: Path) -> None:
+    with open_regular(path) as (stream, size):
+        refuse_code(path, stream, size)
+        assert stream.tell() == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["model.pt", "policy.safetensors", "manifest.json"])
 def test_code_is_refused_by_its_content_when_it_has_any_name(
@@ -70,7 +76,7 @@ def test_code_is_refused_by_its_content_when_it_has_any_name(
     path = tmp_path / name
     path.write_bytes(KINDS[kind])
     with pytest.raises(UnsafeFileError, match="metta convert --i-trust-this-file") as caught:
-        refuse_code(path)
+        refuse_file(path)
     assert str(path) in str(caught.value)
 
 
@@ -82,7 +88,7 @@ def test_a_tensor_file_passes_when_its_first_bytes_look_like_a_pickle(
     safetensors.torch.save_file({"a": torch.zeros(2)}, path)
     header = path.read_bytes()[8:-8].ljust(length)
     path.write_bytes(length.to_bytes(8, "little") + header + bytes(8))
-    refuse_code(path)
+    refuse_file(path)
     assert safetensors.torch.load_file(path)["a"].tolist() == [0, 0]
 
 
@@ -90,4 +96,4 @@ def test_data_passes_when_it_is_json_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content in ("", "{}", "[]", json.dumps({"c": "os\nsystem\n."}), json.dumps([1], indent=1)):
         path.write_text(content)
-        refuse_code(path)
+        refuse_file(path)

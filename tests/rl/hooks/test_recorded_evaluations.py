@@ -9,7 +9,7 @@ import pytest
 from metta.agent.factory import make_policy
 from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
-from metta.errors import MettaWarning
+from metta.errors import ConfigError, MettaWarning
 from metta.loggers.event_log import read_events
 from metta.rl.clean_trainer import Trainer
 from metta.rl.evaluator import PolicyEvaluator
@@ -92,10 +92,14 @@ def test_the_last_replay_is_not_recorded_twice_when_a_finished_run_is_opened_aga
     assert [one["epoch"] for one in events_of(tmp_path, "replay")] == [2, 4, 5]
 
 
-def test_replays_go_elsewhere_when_another_folder_is_given_once(tmp_path: Path) -> None:
-    trained(tmp_path / "run", replay_dir=tmp_path / "elsewhere", total_timesteps=80)
+def test_replays_go_elsewhere_only_when_another_folder_is_given_each_time(tmp_path: Path) -> None:
+    outside = tmp_path / "elsewhere"
+    trained(tmp_path / "run", replay_dir=outside, total_timesteps=80)
+    with pytest.raises(ConfigError, match=f"only if you name it: replay_dir='{outside}'"):
+        trained(tmp_path / "run", total_timesteps=80)
     config = apply_settings(TrainingConfig(), {**SMALL, "total_timesteps": 96})
-    with Trainer(config, Curriculum(env=CorridorEnv), run_dir=tmp_path / "run") as trainer:
+    folders = {"run_dir": tmp_path / "run", "replay_dir": outside}
+    with Trainer(config, Curriculum(env=CorridorEnv), **folders) as trainer:
         trainer.train()
     assert [info.epoch for _, info in list_replays(tmp_path / "elsewhere")] == [2, 4, 5, 6]
     assert not (tmp_path / "run" / "replays").exists()
