@@ -42,7 +42,7 @@ class Ended:
 
 
 def run_command(words: Sequence[str], *, uid: int | None = None, cwd: Path | None = None) -> Ended:
-    """Run ``metta WORDS`` in a child of this process, perhaps as another user; it cannot read from stdin."""
+    """Run ``metta WORDS`` in a child of this process, perhaps as another user; its stdin never ends."""
     out_reading, out_writing = os.pipe()
     silent_reading, silent_writing = (
         os.pipe()
@@ -55,7 +55,7 @@ def run_command(words: Sequence[str], *, uid: int | None = None, cwd: Path | Non
         os.dup2(silent_reading, 0)
         os.dup2(out_writing, 1)
         os.dup2(out_writing, 2)
-        _become(words, uid, cwd, before)
+        _become(words, uid, cwd)
     os.close(out_writing)
     os.close(silent_reading)
     said, is_over = _listen(out_reading)
@@ -80,12 +80,11 @@ def _listen(reading: int) -> tuple[bytes, bool]:
     return said, False
 
 
-def _become(words: Sequence[str], uid: int | None, cwd: Path | None, before: int) -> None:
+def _become(words: Sequence[str], uid: int | None, cwd: Path | None) -> None:
     code = 1
     try:
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
-        del before
         in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (in_use + _SPARE_BYTES, resource.RLIM_INFINITY))
         if cwd is not None:

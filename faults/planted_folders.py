@@ -50,7 +50,7 @@ def _link(target: str, path: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    here = os.getcwd()  # a socket's address is short
+    here = Path.cwd()  # a socket's address is short
     os.chdir(_remove(path).parent)
     try:
         with socket.socket(socket.AF_UNIX) as made:
@@ -119,8 +119,8 @@ def _lead_out(run: Path, name: str) -> None:
 
 def _wrong_types() -> Iterator[Plant]:
     values = ["[]", '"x"', "5", "null", '{"name": 5}', "[[[]]]", '{"": {}}', "1e999", "NaN"]
-    for name in ("run.json", "provenance.json", "config.yaml", f"{NEWEST}/manifest.json",
-                 f"{NEWEST}/state.json", "checkpoints/scores.json", "run.lock", "events.jsonl"):  # fmt: skip
+    names = [*FILES[:4], "run.lock", f"{NEWEST}/manifest.json", f"{NEWEST}/state.json"]
+    for name in [*names, "checkpoints/scores.json"]:
         for value in values:
             yield Plant(
                 f"{name}: {value}",
@@ -213,7 +213,7 @@ def _texts() -> Iterator[Plant]:
         "metrics.csv: no text", lambda run: (run / "metrics.csv").write_bytes(b"\xff\xfe\n")
     )
     yield Plant("manifest.json: escapes in the metadata", functools.partial(
-        _reseal, lambda manifest: manifest["metadata"].update({"name": ESCAPES, ESCAPES: ESCAPES})))  # fmt: skip
+        _reseal, lambda manifest: manifest["metadata"].update({"name": ESCAPES, ESCAPES: 1})))  # fmt: skip
     for key, value in (
         ("epoch", 10**90),
         ("agent_step", 10**90),
