@@ -37,7 +37,7 @@ REASONS = {
     ("metta/cli/lost_console.py", "os.open"): "the null device, in the place of a lost console",
     ("metta/cli/run_summary.py", "read_text"): "the kernel's list of locks",
     ("metta/database/log_reader.py", "open"): "event logs, with lines of bounded length",
-    ("metta/loggers/append_file.py", "os.open"): "appends to a file of a run that `RunDirectory` has checked",
+    ("metta/loggers/append_file.py", "os.open"): "appends to files that `RunDirectory` has checked",
     ("metta/loggers/event_log.py", "open"): "event logs, with lines of bounded length",
     ("metta/loggers/monitor.py", "read_text"): "what the kernel says of this process",
     ("metta/rl/components/trainer.py", "open"): "a session's own method",
@@ -60,12 +60,10 @@ def reads(source: str) -> Iterator[tuple[int, str]]:
             continue
         full = ast.unparse(node.func)
         mode = _mode(node, full)
-        if full in READERS:
-            if mode is None or not mode.startswith(_WRITING):
-                yield node.lineno, full
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
-            if node.func.attr != "open" or mode is None or not mode.startswith(_WRITING):
-                yield node.lineno, node.func.attr
+        is_method = isinstance(node.func, ast.Attribute) and node.func.attr in METHODS
+        name = full.rpartition(".")[2] if is_method and full not in READERS else full
+        if (full in READERS or is_method) and not (mode or "").startswith(_WRITING):
+            yield node.lineno, name
 
 
 def _mode(node: ast.Call, full: str) -> str | None:
