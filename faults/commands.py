@@ -1,6 +1,7 @@
 """Commands of metta in forked children, watched: what they print, how they end, and what they take."""
 
 import dataclasses
+import importlib
 import io
 import os
 import resource
@@ -13,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from metta.cli.main import main
+from metta.cli.main import COMMANDS, main
 
 PATIENCE_SECONDS = 120.0
 MAX_GROWN_BYTES = 500 * 2**20
@@ -39,6 +40,20 @@ class Ended:
             return f"took {self.grown_bytes >> 20} MB"
         strange = {sign for sign in self.said if not sign.isprintable() and sign != "\n"}
         return f"printed {sorted(strange)!r}" if strange else None
+
+
+_MODULES = (
+    "matplotlib.pyplot", "metta.cli.comparison", "metta.cli.inspection", "metta.cli.run_details",
+    "metta.cli.run_summary", "metta.cli.train", "metta.database.ingest", "metta.profiling.profile_run",
+    "metta.sim.video", "metta.store.export", "metta.store.loaded_policy", "sqlalchemy.dialects.sqlite",
+    "torch._dynamo", "torch.export",
+)  # fmt: skip
+
+
+def load_commands() -> None:
+    """Import what commands import when they run, once and not in every child."""
+    for name in (*(command.module for command in COMMANDS.values()), *_MODULES):
+        importlib.import_module(name)
 
 
 def run_command(words: Sequence[str], *, uid: int | None = None, cwd: Path | None = None) -> Ended:

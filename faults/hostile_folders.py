@@ -7,7 +7,6 @@ ends in a traceback, prints what a terminal would obey, or changes anything besi
 """
 
 import hashlib
-import itertools
 import os
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from faults.commands import HUNG, PATIENCE_SECONDS, Ended, run_command
+from faults.commands import HUNG, PATIENCE_SECONDS, Ended, load_commands, run_command
 from faults.planted_folders import Plant, plants
 from faults.trial import OK, Trial
 from metta.cli.main import main
@@ -32,13 +31,12 @@ _SMALL = [
     "eval_episodes=1",
 ]
 _NOBODY = 65534
-_EVERY_REAL, _EVERY_OTHER_USER = 6, 8
-"""Each so many-th plant is also read by a real ``metta``, and by another user."""
+_EVERY_REAL, _EVERY_OTHER_USER, _EVERY_EXPORT = 10, 8, 12
+"""Each so many-th plant is also read by a real ``metta``, by another user, and by `metta export`."""
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     """`count` plants, evenly over all there are, or all of them."""
-    torch.set_num_threads(1)
     found = plants()
     chosen = (
         found if count >= len(found) else [found[i * len(found) // count] for i in range(count)]
@@ -47,6 +45,8 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
 
 def plant_all(chosen: list[Plant], seed: int, folder: Path) -> Iterator[Trial]:
+    torch.set_num_threads(1)
+    load_commands()
     world = World(folder)
     for number, plant in enumerate(chosen):
         run = world.fresh_run()
@@ -136,16 +136,15 @@ class World:
         slow = [
             ["eval", "run:latest", "--episodes", "1", *output],
             ["compare", "run", str(self.outside / "victim"), *output],
-            ["export", "run:best", "--format", "torch", "-o", f"{scratch}/policy.pt2", *output],
             ["finetune", run, "cartpole", *_SMALL, "total_timesteps=16", "--run", "fine", *output],
             ["profile", run, "--epochs", "1", "--warmup", "1", "--out", f"{scratch}/profile"],
             ["replay", run, "--out", f"{scratch}/replay.txt"],
         ]
-        for words in [
-            *reading,
-            *itertools.islice(itertools.cycle(slow), number % 6, number % 6 + 2),
-        ]:
+        for words in [*reading, slow[number % len(slow)]]:
             yield words[0], run_command(words, cwd=scratch)
+        if number % _EVERY_EXPORT == 0:
+            words = ["export", "run:best", "--format", "torch", "-o", f"{scratch}/policy.pt2"]
+            yield "export", run_command([*words, *output], cwd=scratch)
         if number % _EVERY_OTHER_USER == 0 and os.geteuid() == 0:
             for words in reading[:5]:
                 yield f"{words[0]} as another user", run_command(words, uid=_NOBODY, cwd=scratch)

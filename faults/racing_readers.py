@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from faults.commands import Ended, run_command
+from faults.commands import Ended, load_commands, run_command
 from faults.trial import OK, Trial
 from metta.cli.main import main
 from metta.store.checkpoint_files import checkpoint_folders, epoch_of
@@ -47,6 +47,7 @@ def reads(runs: Path) -> dict[str, list[str]]:
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     """`count` reads, in turn, beside one run."""
     torch.set_num_threads(1)
+    load_commands()
     runs = folder / "runs"
     trainer = start_training(runs, seed)
     try:

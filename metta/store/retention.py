@@ -157,7 +157,8 @@ def _unfinished(folder: Path, run_id: str | None) -> list[Path]:
 
 def _is_leftover(path: Path, run_id: str | None) -> bool:
     """Whether it holds a part of a checkpoint and nothing else, and not one of another run."""
-    names = {name for name in _names_in(path) if not name.startswith(TEMPORARY)}
+    unfinished = TEMPORARY.rstrip("-")  # also of safetensors
+    names = {name for name in _names_in(path) if not name.startswith(unfinished)}
     if not names <= {*FILES, MANIFEST_FILE}:
         return False
     try:
