@@ -3,7 +3,8 @@
 A trial plants one file, link, pipe, device, name or text in a copy of a sound run, which belongs to another
 user where this process may give files away, and lets commands read it, each in a forked child; some of them
 also as a real ``metta``, or as another user. It is wrong where a command hangs, takes more than 500 MB,
-ends in a traceback, prints what a terminal would obey, or changes anything beside the folder of runs.
+ends in a traceback, prints what a terminal would obey or what a link leads to outside of the run, or
+changes anything there.
 """
 
 import hashlib
@@ -31,6 +32,7 @@ _SMALL = [
     "eval_episodes=1",
 ]
 _NOBODY = 65534
+SECRET = "what-only-the-victim-knows"
 _EVERY_REAL, _EVERY_OTHER_USER, _EVERY_EXPORT = 10, 8, 12
 """Each so many-th plant is also read by a real ``metta``, by another user, and by `metta export`."""
 
@@ -56,7 +58,7 @@ def plant_all(chosen: list[Plant], seed: int, folder: Path) -> Iterator[Trial]:
         problems, num_commands = [], 0
         for name, ended in world.commands(number):
             num_commands += 1
-            problem = ended.problem()
+            problem = ended.problem() or ("printed the secret" if SECRET in ended.said else None)
             if problem is None and world.fingerprint() != before:
                 problem = "changed a file beside the folder of runs"
                 world.make_outside()
@@ -88,7 +90,7 @@ class World:
         """The victim's run, and a secret."""
         shutil.rmtree(self.outside, ignore_errors=True)
         shutil.copytree(self.folder / "victim", self.outside / "victim")
-        (self.outside / "secret.txt").write_text("the secret\n" * 1000)
+        (self.outside / "secret.txt").write_text(f"{SECRET}\n" * 1000)
 
     def fresh_run(self) -> Path:
         """A new copy of the sound run, alone in the folder of runs."""

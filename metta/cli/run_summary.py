@@ -15,6 +15,7 @@ from metta.errors import MettaError, UnsafeFileError
 from metta.loggers.event_log import Event, read_events
 from metta.train.train_config import TrainingConfig
 from metta.untrusted.json_files import read_json
+from metta.untrusted.paths import safe_join
 
 __all__ = [
     "SILENT_SECONDS",
@@ -78,7 +79,7 @@ def summarize(folder: Path) -> RunSummary:
         path=str(folder),
     )
     try:
-        config = TrainingConfig.from_yaml(folder / "config.yaml")
+        config = TrainingConfig.from_yaml(safe_join(folder, "config.yaml"))
         summary.env, summary.total_timesteps = config.env, config.trainer.total_timesteps
         ended = _read_events(folder / "events.jsonl", summary)
         summary.reason = None if ended is None else ended.get("reason")

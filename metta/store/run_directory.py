@@ -19,6 +19,12 @@ __all__ = ["RunDirectory"]
 
 _MOST_LOCK_BYTES = 4096
 _WRITTEN_FOLDERS = ("checkpoints", "replays", "stats", "tensorboard", "wandb")
+_WRITTEN_FILES = (
+    "config.yaml", "provenance.json", "run.json", "events.jsonl", "metrics.csv", "learning_curve.png",
+    "run.lock",
+)  # fmt: skip
+_KINDS = {**dict.fromkeys(_WRITTEN_FOLDERS, True), **dict.fromkeys(_WRITTEN_FILES, False)}
+"""What lies in a run under metta's names, and whether it is a folder."""
 _ABOUT_TEXTS = ("id", "name", "checkpoint_dir", "replay_dir", "own_environment", "own_policy")
 
 
@@ -197,9 +203,11 @@ class RunDirectory:
         """A run from others must not make us write, cut or remove files elsewhere, or wait for ever."""
         for path in self.path.iterdir():
             self._inside(path.name)
-            if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
+            is_strange = os.path.lexists(path) and not (path.is_file() or path.is_dir())
+            if is_strange or (path.name in _KINDS and path.is_dir() is not _KINDS[path.name]):
+                kind = "folder" if _KINDS.get(path.name) else "file"
                 raise UnsafeFileError(
-                    f"{str(path)!r} is neither a file nor a folder; remove it from the run"
+                    f"{str(path)!r} is not a {kind}, which metta would write there; remove it from the run"
                 )
         for folder in _WRITTEN_FOLDERS:
             for place, folders, files in os.walk(self.path / folder):

@@ -183,3 +183,38 @@ def test_a_run_is_taken_when_it_is_itself_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     with RunDirectory(tmp_path / "link").lock():
         assert (tmp_path / "real" / "run.lock").exists()
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "checkpoints"])
+def test_a_run_is_refused_when_a_file_and_a_folder_changed_places(
+    tmp_path: Path, name: str
+) -> None:
+    run = RunDirectory(tmp_path)
+    if name == "checkpoints":
+        (tmp_path / name).write_text("x")
+    else:
+        (tmp_path / name).mkdir()
+    with pytest.raises(UnsafeFileError, match=f"{name}' is not a (file|folder), which metta"):
+        run.acquire()
+
+
+def test_a_run_is_refused_when_a_link_below_its_folders_leads_out(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "run" / "wandb").mkdir(parents=True)
+    (tmp_path / "run" / "wandb" / "cache").symlink_to(tmp_path / "outside")
+    with pytest.raises(UnsafeFileError, match="leads out of"):
+        RunDirectory(tmp_path / "run").acquire()
+
+
+def test_a_folder_of_the_run_is_told_when_it_is_named_and_refused_when_it_is_outside(
+    tmp_path: Path,
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    assert run.place("checkpoint_dir") == run.path / "checkpoints"
+    run.about_file.write_text('{"checkpoint_dir": "mine"}')
+    assert run.place("checkpoint_dir") == run.path / "mine"
+    for outside in (str(tmp_path / "x"), "../x", "mine/../../x"):
+        run.about_file.write_text(json.dumps({"checkpoint_dir": outside}))
+        with pytest.raises(ConfigError, match="outside of the run; .* only if you name it: GIVE "):
+            run.place("checkpoint_dir", lambda folder: f"GIVE {folder}")
