@@ -117,7 +117,7 @@ class World:
         return digest.hexdigest()
 
     def commands(self, number: int) -> Iterator[tuple[str, Ended]]:
-        """Commands that read the run, by turns where they are slow."""
+        """Commands that read the run: three always, three of the others by turns."""
         run, output, scratch = (
             str(self.runs / "run"),
             ["--output", str(self.runs)],
@@ -127,10 +127,10 @@ class World:
         scratch.mkdir(mode=0o777)
         scratch.chmod(0o777)
         reading = [
-            ["runs", *output],
             ["runs", "show", "run", *output],
-            ["policies", *output],
             ["inspect", "run", *output],
+            ["policies", *output],
+            ["runs", *output],
             ["replay", run, "--list"],
             ["config", f"{run}/config.yaml"],
             ["stats", "ingest", "--database", f"{scratch}/stats.db", str(self.runs)],
@@ -142,7 +142,9 @@ class World:
             ["profile", run, "--epochs", "1", "--warmup", "1", "--out", f"{scratch}/profile"],
             ["replay", run, "--out", f"{scratch}/replay.txt"],
         ]
-        for words in [*reading, slow[number % len(slow)]]:
+        others = [*reading[2:], *slow]
+        by_turns = [others[(3 * number + place) % len(others)] for place in range(3)]
+        for words in [*reading[:2], *by_turns]:
             yield words[0], run_command(words, cwd=scratch)
         if number % _EVERY_EXPORT == 0:
             words = ["export", "run:best", "--format", "torch", "-o", f"{scratch}/policy.pt2"]

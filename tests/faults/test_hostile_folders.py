@@ -20,7 +20,7 @@ def test_no_command_breaks_or_reaches_out_when_a_folder_is_hostile(tmp_path: Pat
     by_name = {plant.name: plant for plant in plants()}
     found = list(plant_all([by_name[name] for name in CHOSEN], 1, tmp_path))
     assert [(trial.point, trial.outcome) for trial in found] == [(name, OK) for name in CHOSEN]
-    assert all(trial.detail["commands"] >= 10 for trial in found)
+    assert all(trial.detail["commands"] >= 6 for trial in found)
 
 
 def test_every_file_of_a_run_is_planted_in_when_the_whole_campaign_runs() -> None:
