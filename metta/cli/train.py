@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,24 @@ def train_in(
     *,
     allow_inexact: bool = False,
     policy: Policy | None = None,
+    changes: Collection[str] | None = None,
 ) -> int:
     """Train, score, save and draw; returns the exit code. `policy` is the one to begin with.
 
     Ctrl-C, SIGTERM and the end of the terminal stop training at the end of an epoch, and still save what
-    was learned. Where the folder holds a checkpoint, training goes on from there.
+    was learned. Where the folder holds a checkpoint, training goes on from there; `changes` is that of
+    `RunSession`.
     """
     run = RunDirectory(folder)
     before = list_checkpoints(run.checkpoint_dir)
     trainer = Trainer(
-        config, None, policy, run_dir=folder, provenance=provenance, allow_inexact=allow_inexact
+        config,
+        None,
+        policy,
+        run_dir=folder,
+        provenance=provenance,
+        allow_inexact=allow_inexact,
+        changes=changes,
     )
     try:
         trainer.setup()
