@@ -33,7 +33,6 @@ __all__ = [
     "default_training_step",
     "functional_training_loop",
     "maybe_save_policy",
-    "warn_of_resume",
 ]
 
 
