@@ -35,6 +35,7 @@ CAMPAIGNS: dict[str, int] = {
     "hostile_names": 200,
     "hostile_folders": 400,
     "racing_readers": 180,
+    "damaged_runs": 0,
 }
 """Module in this package -> trials of the full suite; 0: as many as there are points."""
 

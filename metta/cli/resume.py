@@ -1,12 +1,13 @@
 """`metta resume`: go on with a run."""
 
 import argparse
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from metta.errors import ConfigError, UnsafeFileError, did_you_mean
+from metta.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from metta.store.run_directory import RunDirectory
@@ -42,6 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where the run has its replays, if that is outside of its folder",
     )
     add_allow_inexact(parser)
+    parser.add_argument(
+        "--restore-settings",
+        action="store_true",
+        help="take the settings from the newest checkpoint, and write config.yaml anew: where it is "
+        "missing, damaged or was edited",
+    )
 
 
 def add_allow_inexact(parser: argparse.ArgumentParser) -> None:
@@ -58,22 +65,30 @@ def run(options: argparse.Namespace) -> int:
     """Resume."""
     if options.run is None:
         raise ConfigError("RUN is missing: which run shall go on? `metta runs` lists them")
-    folder = find_run(options.run, Path(options.output))
-    resolved = _resolved(folder, options.words)
+    folder = _find_run_to_resume(options.run, Path(options.output))
+    settings = _settings(options.words)
     from metta.store.run_directory import RunDirectory
 
     directory = RunDirectory(folder)
     given = {kind: getattr(options, kind) for kind in _FOLDERS}
     # refused before any work where it is outside of the run and not given
     places = {kind: given[kind] or place_of(directory, kind, given) for kind in _FOLDERS}
+    checkpoints = Path(places["checkpoint_dir"])
+    if options.restore_settings:
+        resolved = _resolved_from_checkpoint(folder, checkpoints, settings)
+    else:
+        resolved = _resolved(folder, settings)
     from metta.cli.train import train_in  # torch loads here, not for --help
+    from metta.train.origins import COMMAND_LINE
 
-    _require_checkpoint(folder, Path(places["checkpoint_dir"]))
+    _require_checkpoint(folder, checkpoints)
+    changes = {path for path, origin in resolved.origins.items() if origin == COMMAND_LINE}
     return train_in(
         folder,
         resolved.config,
-        _provenance(directory.provenance_file, resolved),
+        resolved.provenance(),
         allow_inexact=options.allow_inexact,
+        changes=changes,
         **given,
     )
 
@@ -86,12 +101,20 @@ def place_of(directory: "RunDirectory", kind: str, given: Mapping[str, str | Non
 
 
 def resume_command(run: Path, given: Mapping[str, str | None]) -> str:
-    """What to type so that a run goes on with the folders that it was `given`."""
+    """What to type so that a run continues with the folders that it was `given`."""
     words = ["metta", "resume", str(run)]
     for kind, folder in given.items():
         if folder is not None:
             words += [f"--{kind.replace('_', '-')}", folder]
     return shlex.join(words)
+
+
+def _find_run_to_resume(name: str, output: Path) -> Path:
+    """As `find_run`; also where only checkpoints are left of a run."""
+    for folder in (Path(name), output / name):
+        if (folder / "checkpoints").is_dir():
+            return folder
+    return find_run(name, output)
 
 
 def find_run(name: str, output: Path) -> Path:
@@ -120,32 +143,54 @@ def _require_checkpoint(folder: Path, checkpoint_dir: Path) -> None:
         )
 
 
-def _resolved(folder: Path, words: list[str]) -> "Resolved":
+def _settings(words: list[str]) -> list[str]:
+    """The words, if all of them are NAME=VALUE."""
     from metta.cli.words import sort_words
-    from metta.store.run_directory import RunDirectory
-    from metta.train.layers import resolve
 
     preset, files, settings = sort_words(words)
     if preset is not None or files:
         raise ConfigError(
             f"{preset or files[0]} would replace the run's settings; change single ones: NAME=VALUE"
         )
-    # sizes were checked when the run began, perhaps with an environment that has no id
-    return resolve(None, [RunDirectory(folder).config_file], settings, check_sizes=False)
+    return settings
 
 
-def _provenance(file: Path, resolved: "Resolved") -> dict[str, Any]:
-    """Who set each value: as stored, except for those that are changed now."""
-    from metta.untrusted.json_files import read_json
+def _resolved(folder: Path, settings: list[str]) -> "Resolved":
+    """The settings of ``config.yaml`` with those of this call over them."""
+    from metta.store.run_directory import RunDirectory
+    from metta.train.layers import resolve
 
-    fresh = resolved.provenance()
+    file = RunDirectory(folder).config_file
     try:
-        stored = dict(read_json(file)["settings"])
-    except (UnsafeFileError, ValueError, KeyError, TypeError):
-        return fresh  # config.yaml and the command line are all that is known
-    for path, about in stored.items():
-        if not isinstance(about, dict) or not isinstance(about.get("origin"), str):
-            continue
-        if path in fresh["settings"] and fresh["settings"][path]["value"] == about.get("value"):
-            fresh["settings"][path] = about
-    return fresh
+        if not os.path.lexists(file):
+            raise ConfigError(f"{str(file)!r} is missing")
+        resolve(None, [file], check_sizes=False)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\nThe newest checkpoint holds the settings too; to take them from there: "
+            f"metta resume {shlex.quote(str(folder))} --restore-settings"
+        ) from error
+    # sizes were checked when the run began, perhaps with an environment that has no id
+    return resolve(None, [file], settings, check_sizes=False)
+
+
+def _resolved_from_checkpoint(
+    folder: Path, checkpoint_dir: Path, settings: list[str]
+) -> "Resolved":
+    """The settings of the newest checkpoint with those of this call over them."""
+    from metta.rl.conditions import RunConditions
+    from metta.store.checkpoint_files import read_newest_checkpoint
+    from metta.train.changes import config_of
+    from metta.train.layers import resolve
+
+    _require_checkpoint(folder, checkpoint_dir)
+    checkpoint = read_newest_checkpoint(checkpoint_dir)
+    assert checkpoint is not None
+    conditions = checkpoint.snapshot.get(RunConditions.state_name, {}).get("state", {})
+    if not conditions.get("settings"):
+        raise ConfigError(
+            f"{str(checkpoint.path)!r} holds no settings: it was made by an older version of metta; "
+            "restore config.yaml from a copy"
+        )
+    print(f"settings are those of {checkpoint.path}")
+    return resolve(config_of(conditions["settings"]), [], settings, check_sizes=False)

@@ -4,7 +4,7 @@ import itertools
 import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: b
     return train_in(folder, resolved.config, resolved.provenance(), allow_inexact=allow_inexact)
 
 
-def train_in(
+def train_in(  # noqa: PLR0913  # all but the first three by name
     folder: Path,
     config: TrainingConfig,
     provenance: Mapping[str, Any],
@@ -40,11 +40,13 @@ def train_in(
     policy: Policy | None = None,
     checkpoint_dir: str | None = None,
     replay_dir: str | None = None,
+    changes: Collection[str] | None = None,
 ) -> int:
     """Train, score, save and draw; returns the exit code. `policy` is the one to begin with.
 
     Ctrl-C, SIGTERM and the end of the terminal stop training at the end of an epoch, and still save what
-    was learned. Where the folder holds a checkpoint, training goes on from there.
+    was learned. Where the folder holds a checkpoint, training goes on from there; `changes` is that of
+    `RunSession`.
     """
     run = RunDirectory(folder)
     given = {"checkpoint_dir": checkpoint_dir, "replay_dir": replay_dir}
@@ -60,6 +62,7 @@ def train_in(
         allow_inexact=allow_inexact,
         checkpoint_dir=checkpoint_dir,
         replay_dir=replay_dir,
+        changes=changes,
     )
     try:
         trainer.setup()

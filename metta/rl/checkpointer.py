@@ -21,6 +21,7 @@ from metta.errors import (
     MissingExtraError,
     StateError,
 )
+from metta.rl.conditions import RunConditions
 from metta.rl.training_state import TrainerState
 from metta.stateful import Stateful, StateRegistry
 from metta.store.checkpoint_files import (
@@ -45,6 +46,7 @@ __all__ = ["CheckpointManager", "PendingCheckpoint", "TrainingCheckpointer"]
 
 _DEFAULTS = CheckpointConfig()
 _OPTIMIZER = "optimizer"
+_METRICS = "metrics"
 
 
 @dataclass
@@ -160,7 +162,7 @@ class TrainingCheckpointer:
             state.agent_step,
             frozen,
             copied,
-            self._described(policy, metadata),
+            self._described(policy, {_METRICS: _numbers_in(state.metrics), **(metadata or {})}),
             free_path(self.checkpoint_dir, state.epoch).as_uri(),
         )
 
@@ -171,8 +173,16 @@ class TrainingCheckpointer:
         return self._write(self.checkpoint_dir, pending)
 
     def restore(self, registry: StateRegistry, checkpoint: Checkpoint) -> None:
-        """Put every component back; `StateError` where the checkpoint belongs to another kind of run."""
+        """Put every component back, and the metrics of its epoch.
+
+        `ConfigError` names settings that differ; `StateError` where the checkpoint belongs to another kind
+        of run.
+        """
+        conditions = registry.get(RunConditions.state_name)
+        saved = checkpoint.snapshot.get(RunConditions.state_name)
         try:
+            if conditions is not None and saved is not None:
+                conditions.compare(saved["state"], str(checkpoint.path))
             registry.restore(checkpoint.snapshot)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise StateError(
@@ -180,6 +190,9 @@ class TrainingCheckpointer:
                 "folder, or go on with the settings that it was made with"
             ) from error
         self.run_id = checkpoint.run_id or self.run_id
+        state = registry.get(TrainerState.state_name)
+        if isinstance(state, TrainerState):
+            state.metrics = _numbers_in(checkpoint.metadata.get(_METRICS))
 
     def save_policy(
         self, policy: Policy, epoch: int, metadata: Mapping[str, Any] | None = None
@@ -315,6 +328,12 @@ def _copied(
     if own is not None:
         copied[policy.state_name] = {"version": own["version"], "state": frozen.tensors}
     return copied
+
+
+def _numbers_in(metrics: Any) -> dict[str, float]:
+    """The metrics that are plain numbers."""
+    found = metrics.items() if isinstance(metrics, Mapping) else ()
+    return {name: float(value) for name, value in found if isinstance(value, int | float)}
 
 
 CheckpointManager = TrainingCheckpointer

@@ -1,4 +1,4 @@
-"""`RunConditions`: what the last bits of a run's numbers depend on besides its settings."""
+"""`RunConditions`: the settings of a run, and what else the last bits of its numbers depend on."""
 
 import dataclasses
 import platform
@@ -11,6 +11,7 @@ import torch
 
 from metta.errors import InexactResumeError, MettaWarning
 from metta.rl.numerics import NumericsPlan
+from metta.train.changes import check_changes
 from metta.versions import library_versions
 
 __all__ = ["RunConditions", "machine_of"]
@@ -31,12 +32,12 @@ def machine_of(device: str = "cpu") -> dict[str, str]:
 
 
 class RunConditions:
-    """The plan of the numbers and the machine under them, saved with a run and obeyed when it goes on.
+    """Settings, the plan of the numbers and the machine under them: saved with a run, obeyed on resume.
 
     Threads and a driver that nobody chose are those that the run began with; `adopt` is called with the
-    plan where that is another driver. Any other difference is an `InexactResumeError`, or with
-    `allow_inexact` a warning. A plan whose driver is ``auto`` is open until `settle`, which lets `choose`
-    decide.
+    plan where that is another driver. Other settings are a `ConfigError`. Any other difference is an
+    `InexactResumeError`, or with `allow_inexact` a warning. A plan whose driver is ``auto`` is open until
+    `settle`, which lets `choose` decide.
     """
 
     state_name = "conditions"
@@ -53,6 +54,8 @@ class RunConditions:
         announce: Callable[[str], None] | None = None,
     ) -> None:
         self.plan = plan
+        self.settings: dict[str, Any] = {}
+        """What the run is begun with, by name, as plain data: see `plain_settings`."""
         self.allow_inexact = False
         self.differences: list[str] = []
         """In what the run that goes on here differs from the one that was saved."""
@@ -63,8 +66,12 @@ class RunConditions:
         self._compared: Mapping[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Plan and machine, as plain data."""
-        return {"plan": dataclasses.asdict(self.plan), "machine": machine_of(self.plan.device)}
+        """Plan, machine and settings, as plain data."""
+        return {
+            "plan": dataclasses.asdict(self.plan),
+            "machine": machine_of(self.plan.device),
+            "settings": dict(self.settings),
+        }
 
     def settle(self, total_timesteps: int = 0) -> None:
         """Decide what was left open, before the first update; afterwards it stays as it is.
@@ -81,10 +88,14 @@ class RunConditions:
         if self._announce is not None:
             self._announce(self.plan.describe())
 
-    def compare(self, state: Mapping[str, Any]) -> None:
-        """Refuse to go on, or warn once, where the saved conditions differ from these."""
+    def compare(self, state: Mapping[str, Any], where: str = "the checkpoint") -> None:
+        """Refuse to resume, or warn once, where the saved conditions differ from these.
+
+        Checkpoints of before they held settings are compared by the rest.
+        """
         if state is self._compared:
             return
+        check_changes(state.get("settings", {}), self.settings, where)
         self._compared = state
         self.differences = [
             *_differences(self._saved_plan(state), dataclasses.asdict(self._plan_after(state))),

@@ -1,6 +1,7 @@
 """Training as a function: the loop in plain sight, with a step and losses of your own."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
 from metta.curriculum import Curriculum
 from metta.envs.factory import configured_vec_env, make_vec_env
+from metta.errors import MettaWarning
 from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.custom_losses import CustomLoss, LossFunction
 from metta.rl.experience import RolloutBuffer
@@ -52,7 +54,8 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
             metrics = default_training_step(state, components, config, experience)
 
     `ppo_config` replaces ``config.ppo`` where it is given. With a policy store, checkpoints are made at
-    the configured interval by loops that fire `on_epoch_end`, and such a loop goes on from the newest one.
+    the configured interval by loops that fire `on_epoch_end`, and such a loop resumes from the newest one,
+    with a warning. A store that holds a run of other settings, or of another seed, is refused.
     A `curriculum` of several tasks needs environments made of them: ``make_vec_env(curriculum.tasks)``.
     """
     if ppo_config is not None:
@@ -69,16 +72,27 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
         curriculum=curriculum,
         opponents=load_opponents(config, vec_env),
     )
+    if curriculum is not None:
+        parts.conditions.settings["environment"] = curriculum.task.name
     interval = config.checkpoint.checkpoint_interval
     if policy_store is not None and interval > 0:
         kept = config.checkpoint
         checkpointer = TrainingCheckpointer.from_config(policy_store.root, kept, policy_store)
         parts.hooks.add(
             CheckpointHook(
-                checkpointer, interval, resume=True, env_restore=config.checkpoint.env_restore
+                checkpointer,
+                interval,
+                resume=True,
+                announce=warn_of_resume,
+                env_restore=config.checkpoint.env_restore,
             )
         )
     return parts
+
+
+def warn_of_resume(text: str) -> None:
+    """A store that is used again may be meant or not: the caller is told which weights count."""
+    warnings.warn(text, MettaWarning, stacklevel=2)
 
 
 def functional_training_loop(  # noqa: PLR0913  # the first five by position, as in older scripts
@@ -97,6 +111,8 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
     `step_fn(state, components, config, experience)` runs one epoch and returns its metrics; it calls the
     parts as it likes. Environments are made from the curriculum and closed at the end. Of what surrounds
     learning only checkpoints are made, where there is a store; evaluation and logging are hooks to add.
+    A store that holds checkpoints of this run resumes it, with a warning; a run that is complete returns
+    with the metrics of its last epoch. A store with a run of other settings or another seed is refused.
     """
     curriculum = curriculum or Curriculum(config.curriculum)
     task = curriculum.task

@@ -110,7 +110,8 @@ class FlatAdam(torch.optim.Optimizer):
 
     Its state is laid out as `torch.optim.Adam`'s. The step is predicated: with ``ok`` False every
     moment, count and parameter keeps its bits, without a branch that a device would have to wait for.
-    Parameters must not be moved to another device or dtype once it is built.
+    Parameters must not be moved to another device or dtype once it is built. Several optimizers may be
+    built over the same parameters, in any order: each takes them back before it steps (`reattach`).
     """
 
     def __init__(
@@ -139,10 +140,10 @@ class FlatAdam(torch.optim.Optimizer):
         self.exp_avg = torch.zeros_like(self.flat)
         self.exp_avg_sq = torch.zeros_like(self.flat)
         self.step_count = torch.zeros((), dtype=torch.float32, device=self.flat.device)
-        self._gradients = self._views(self.flat_grad)
+        self._values, self._gradients = self._views(self.flat), self._views(self.flat_grad)
         views = zip(
             self._params,
-            self._views(self.flat),
+            self._values,
             self._gradients,
             self._views(self.exp_avg),
             self._views(self.exp_avg_sq),
@@ -156,8 +157,6 @@ class FlatAdam(torch.optim.Optimizer):
                 "exp_avg": first,
                 "exp_avg_sq": second,
             }
-
-        self._addresses = [parameter.data_ptr() for parameter in self._params]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         pieces = flat.split([p.numel() for p in self._params])
@@ -178,21 +177,29 @@ class FlatAdam(torch.optim.Optimizer):
                 gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
                 parameter.grad = gradient
 
-    def check_views(self) -> None:
-        """Raise where a parameter was moved away from the flat vector (`.to`, `.data = ...`)."""
-        for index, (parameter, address) in enumerate(
-            zip(self._params, self._addresses, strict=True)
-        ):
+    @torch.no_grad()
+    def reattach(self) -> None:
+        """Make every parameter a view of the flat vector again, with the value that it has now.
+
+        Another optimizer over the same parameters, as of a worker that shares the policy, takes them into
+        its own. `StateError` where one was frozen, or moved to another device or dtype.
+        """
+        for index, (parameter, view) in enumerate(zip(self._params, self._values, strict=True)):
             if not parameter.requires_grad:
                 raise StateError(
                     f"parameter {index} of the policy was frozen after its optimizer was built, whose "
                     "momentum would still move it; freeze first, then build the optimizer"
                 )
-            if parameter.data_ptr() != address:
+            if parameter.data_ptr() == view.data_ptr():
+                continue
+            if (parameter.dtype, parameter.device) != (view.dtype, view.device):
                 raise StateError(
-                    f"parameter {index} of the policy was replaced after its optimizer was built; "
-                    "move the policy to its device and dtype first, then build the optimizer"
+                    f"parameter {index} of the policy was {view.dtype} on {view.device} when its optimizer "
+                    f"was built, and is {parameter.dtype} on {parameter.device} now; move the policy to "
+                    "its device and dtype first, then build the optimizer"
                 )
+            view.copy_(parameter)
+            parameter.data = view
 
     @property
     def tensors(self) -> AdamState:
@@ -223,6 +230,7 @@ class FlatAdam(torch.optim.Optimizer):
         """An unconditional step, as of any torch optimizer."""
         loss = closure() if closure is not None else None
         self._take_gradients()
+        self.reattach()
         device = self.flat.device
         self.apply(torch.ones((), device=device), torch.ones((), dtype=torch.bool, device=device))
         return loss

@@ -179,6 +179,8 @@ class PPOOptimizer:
         Afterwards the policy's normalisers take the rollout in, unless a step had to be skipped: one
         reward of 1e30 would set their scale for good.
         """
+        if isinstance(self.optimizer, FlatAdam):
+            self.optimizer.reattach()
         if self.before_update is not None:
             self.before_update()
         data = experience.columns if isinstance(experience, RolloutBuffer) else experience
@@ -191,8 +193,6 @@ class PPOOptimizer:
         elif not {"advantages", "returns"} <= columns.keys():
             columns.update(self.compute_advantages(columns))
         custom = as_custom_losses(custom_loss_fns)
-        if isinstance(self.optimizer, FlatAdam):
-            self.optimizer.check_views()
         coefs = self._coefs(progress, custom)
         self._schedule_learning_rate(progress)
         log = self._run_passes(columns, custom, coefs)

@@ -27,7 +27,7 @@ from metta.rl.loop import EpochListener, run_training
 from metta.rl.numerics import NumericsPlan, resolve_batch
 from metta.rl.rollout_data import has_nothing, num_valid
 from metta.rl.saved_opponents import load_opponents
-from metta.rl.training_components import build_components
+from metta.rl.training_components import announcer, build_components
 from metta.rl.training_state import TrainerState
 from metta.rl.update_report import LOSS_NAMES
 from metta.rollout import Rollout
@@ -37,6 +37,7 @@ from metta.store.policy_store import path_of
 from metta.store.rollout_file import load_rollout
 from metta.store.run_directory import RunDirectory
 from metta.train.batch_sizing import BatchPlan
+from metta.train.changes import plain_settings
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 from metta.versions import library_versions
@@ -62,8 +63,8 @@ class PPOTrainer:
     are those of `TrainingConfig`. Subclasses may override either phase and add columns to the data.
 
     With a `checkpoint_dir`, `train` saves there at intervals, and a new trainer takes up the newest
-    checkpoint: a script that was stopped is simply run again, and goes on where it was, to the bit.
-    `allow_inexact` lets it do so under other libraries or threads.
+    checkpoint of a run with the same settings: a script that was stopped is simply run again, and resumes
+    to the bit. `allow_inexact` lets it do so under other libraries or threads.
     """
 
     def __init__(
@@ -116,12 +117,12 @@ class PPOTrainer:
             curriculum=self.curriculum,
             opponents=load_opponents(trainer, self.env),
         )
+        parts.conditions.settings |= {**plain_settings(self.config), "environment": self.env_name}
         self.components, self.env = parts, parts.vecenv
         self.collector, self.ppo, self.optimizer = parts.collector, parts.ppo, parts.optimizer
-        self.custom_losses = parts.custom_losses
-        self.state, self.registry = parts.state, parts.registry
-        self._steps_collected = self._calls_to_skip = 0
-        self._continues_call = False
+        self.custom_losses, self.state = parts.custom_losses, parts.state
+        self.registry, self._say = parts.registry, announcer(trainer)
+        self._steps_collected, self._calls_to_skip, self._continues_call = 0, 0, False
         self._rollout_stats: dict[str, list[float]] = {}
         self._architecture = self.policy.architecture_hash()
         self._config_hash = digest_of(repr(self.config))
@@ -200,7 +201,7 @@ class PPOTrainer:
         state, registry = self.state, self.components.hooks
         if self._calls_to_skip:
             self._calls_to_skip -= 1
-            return {}
+            return self._nothing_left()
         self.components.conditions.settle(total)
         if not self._continues_call and total > 0:
             state.first_step, state.train_call = state.agent_step, state.train_call + 1
@@ -223,7 +224,7 @@ class PPOTrainer:
             for name in names:
                 registry.remove(name)
         self._warn_when_silent()
-        return history
+        return history or self._nothing_left()
 
     def _checkpointer(self, folder: str | os.PathLike[str]) -> TrainingCheckpointer:
         saving = self.config.trainer.checkpoint
@@ -234,6 +235,7 @@ class PPOTrainer:
         state = self.state
         self._continues_call = state.train_call > 0 and not state.call_was_stopped
         self._calls_to_skip = state.train_call - int(self._continues_call)
+        self._say(f"resumes at epoch {state.epoch} ({state.agent_step:,} steps)")
 
     def _checkpoints_locked(self) -> AbstractContextManager[object]:
         """Nobody else may save and tidy up in the same folder."""
@@ -275,8 +277,7 @@ class PPOTrainer:
         folder = Path(path or (self.checkpointer.checkpoint_dir if self.checkpointer else ""))
         if path is None and self.checkpointer is None:
             raise ConfigError("load() needs a path, because this trainer has no checkpoint_dir")
-        checkpointer = self._checkpointer(folder)
-        is_one = (folder / MANIFEST_FILE).is_file()
+        checkpointer, is_one = self._checkpointer(folder), (folder / MANIFEST_FILE).is_file()
         checkpoint = read_checkpoint(folder) if is_one else checkpointer.load_trainer_state()
         if checkpoint is None:
             raise CheckpointError(f"there is no checkpoint in {str(folder)!r}")
@@ -319,6 +320,10 @@ class PPOTrainer:
         if is_own or horizon != self.collector.experience.horizon:
             return self.collect_rollouts(horizon)
         return self._collect()
+
+    def _nothing_left(self) -> dict[str, list[float]]:
+        self._say("this call of train() was completed before: nothing is left to do in it")
+        return {}
 
     def _warn_when_silent(self) -> None:
         if self.collector.meter.num_episodes == 0 and self.state.agent_step >= _SILENT_STEPS:

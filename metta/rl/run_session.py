@@ -3,14 +3,15 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import RestorePromise
-from metta.errors import CheckpointError, ConfigError
+from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
 from metta.files import atomic_write_text
 from metta.loggers import (
     ConsoleSink,
@@ -33,14 +34,20 @@ from metta.rl.hooks.evaluation import EvaluationHook
 from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
 from metta.secrets import scrub_all
+from metta.stateful import digest_of
 from metta.store.checkpoint_files import Checkpoint
 from metta.store.checkpoint_manifest import is_run_id
 from metta.store.run_directory import RunDirectory
-from metta.train.changes import check_changes
-from metta.train.layers import resolve
+from metta.train.changes import (
+    Settings,
+    check_changes,
+    describe_changes,
+    plain_settings,
+)
+from metta.train.layers import keep_origins, resolve
 from metta.train.origins import DEFAULT
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
-from metta.untrusted.json_files import brief
+from metta.untrusted.json_files import brief, read_json
 
 __all__ = ["RunSession", "build_hooks"]
 
@@ -56,11 +63,12 @@ def build_hooks(  # noqa: PLR0913  # all services by name
     wandb_run: Any = None,
     stats_client: Any = None,
     replay_dir: str | os.PathLike[str] | None = None,
+    announce: Callable[[str], object] | None = None,
 ) -> list[TrainerHook]:
     """The three hooks as the configuration asks for them; those without anything to do are left out.
 
     `checkpoint` is what the run goes on from; by default it is the newest of the `checkpointer`. Replays
-    go to `replay_dir`.
+    go to `replay_dir`; `announce` gets a line where a run is resumed.
     """
     hooks: list[TrainerHook] = []
     saving = config.checkpoint
@@ -72,6 +80,7 @@ def build_hooks(  # noqa: PLR0913  # all services by name
                 checkpointer,
                 *intervals,
                 resume=checkpoint or True,
+                announce=announce,
                 env_restore=saving.env_restore,
                 rescue_share=saving.rescue_share,
             )
@@ -115,6 +124,8 @@ class RunSession:
     `wandb_config` replaces the configured one; a `wandb_run` or `stats_client` that is given is used and
     stays open. `provenance` is stored beside the configuration: who set each value. A run is taken up only
     under the conditions that it was saved under (libraries, threads, device), unless `allow_inexact`.
+    `changes` names the settings that this call asks for, where all others were read from the run's
+    ``config.yaml``, which must then say what the checkpoint says; None: all are asked for by this call.
     """
 
     def __init__(  # noqa: PLR0913  # everything by name, most of it seldom
@@ -130,6 +141,7 @@ class RunSession:
         stats_client: Any = None,
         provenance: Mapping[str, Any] | None = None,
         allow_inexact: bool | None = None,
+        changes: Collection[str] | None = None,
     ) -> None:
         self.directory = RunDirectory(run_dir)
         self.run_name = run_name or self.directory.name
@@ -141,6 +153,7 @@ class RunSession:
         self.wandb_config = wandb_config
         self.wandb_run, self.stats_client = wandb_run, stats_client
         self.provenance, self.allow_inexact = provenance, bool(allow_inexact)
+        self._changes = changes
         self.promise: RestorePromise | None = None
         """How this run's environments come back when it is resumed; None where nothing is saved."""
         self._opened_wandb: Any = None
@@ -192,13 +205,11 @@ class RunSession:
         checkpoint = checkpointer.load_trainer_state(run_id=run_id)
         if checkpoint is not None:
             checkpointer.run_id = checkpoint.run_id or checkpointer.run_id
-        about = self._describe(parts, curriculum, checkpointer.run_id)
+        about = self._describe(parts, curriculum, config, checkpointer.run_id)
+        parts.conditions.settings |= {**plain_settings(config), **_own_parts(about)}
         if checkpoint is not None:
-            self._check_continuation(config, about, checkpoint.agent_step)
-            conditions = checkpoint.snapshot.get(RunConditions.state_name)
-            if conditions is not None:
-                parts.conditions.compare(conditions["state"])
-        self._write_configuration(config, about)
+            self._check_continuation(parts.conditions, checkpoint)
+        self._write_configuration(config, about, resumes=checkpoint is not None)
         self._event_log = EventLog(self.directory.events_file)
         checkpointer.before_commit = self._sync_events
         if self.stats_client is None:
@@ -230,7 +241,7 @@ class RunSession:
             raise CheckpointError(f"{str(self.directory.events_file)!r} cannot be written")
 
     def _describe(
-        self, parts: TrainingComponents, curriculum: Curriculum, run_id: str
+        self, parts: TrainingComponents, curriculum: Curriculum, config: TrainingConfig, run_id: str
     ) -> dict[str, Any]:
         """What the settings do not say."""
         env, module = curriculum.task.env, parts.policy.module
@@ -244,6 +255,7 @@ class RunSession:
             "own_environment": None if isinstance(env, str) else curriculum.task.name,
             "own_policy": type(module).__name__ if own_policy else None,
             "environments": None if self.promise is None else dataclasses.asdict(self.promise),
+            "settings_sha256": digest_of(plain_settings(config)),
         }
 
     def _named(self, given: str | os.PathLike[str] | None, stored: str | None) -> str | None:
@@ -263,33 +275,95 @@ class RunSession:
             )
         return found
 
-    def _check_continuation(
-        self, config: TrainingConfig, about: Mapping[str, Any], reached: int
-    ) -> None:
-        """Refuse to go on with another task, network or learning rule, before anything is written."""
-        where, stored = str(self.directory.path), self.directory.about()
+    def _stored_provenance(self) -> dict[str, Any]:
+        """Who set each value so far; {} where that is not known, with a warning if it is damaged."""
+        path = self.directory.provenance_file
+        if not os.path.lexists(path):
+            return {}
+        try:
+            found = read_json(path)
+            if isinstance(found, dict):
+                return found
+            problem = f"{str(path)!r} is damaged: it holds a {type(found).__name__}"
+        except UnsafeFileError as error:
+            problem = str(error)
+        warnings.warn(
+            f"{problem}; what it says is not used, and it is written anew",
+            MettaWarning,
+            stacklevel=3,
+        )
+        return {}
+
+    def _check_continuation(self, conditions: RunConditions, checkpoint: Checkpoint) -> None:
+        """Refuse another task, network or learning rule, before anything is written."""
+        where, wanted = str(self.directory.path), conditions.settings
+        state = checkpoint.snapshot.get(RunConditions.state_name, {}).get("state", {})
+        saved: Settings = state.get("settings") or self._settings_of_files()
         for key, what in (("own_environment", "environment"), ("own_policy", "network")):
-            if stored and stored.get(key) != about[key]:
+            if key in saved and saved[key] != wanted[key]:
                 raise ConfigError(
-                    f"{where} holds a run with the {what} {stored.get(key) or 'of its settings'}, now it "
-                    f"is {about[key] or 'that of the settings'}; go on from Python with the same one"
+                    f"{where} holds a run with the {what} {saved[key] or 'of its settings'}, now it "
+                    f"is {wanted[key] or 'that of the settings'}; go on from Python with the same one"
                 )
-        if not self.directory.config_file.exists():
-            return
-        before = TrainingConfig.from_yaml(self.directory.config_file)
-        check_changes(before, config, where)
-        wanted = config.trainer.total_timesteps
-        if wanted != before.trainer.total_timesteps and wanted <= reached:
+        if state.get("settings"):
+            self._check_config_file(saved, wanted, checkpoint.path.name)
+        check_changes(saved, wanted, where)
+        total, reached = wanted["trainer.total_timesteps"], checkpoint.agent_step
+        if total != saved.get("trainer.total_timesteps", total) and total <= reached:
             raise ConfigError(
                 f"there is nothing to do: {where} is at {reached:,} steps already, and "
-                f"total_timesteps={wanted:,}; give a larger one"
+                f"total_timesteps={total:,}; give a larger one"
             )
+        if state:
+            conditions.compare(state, where)
 
-    def _write_configuration(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
-        described = json.dumps({**scrub_all(about), "id": about["id"]}, indent=2)
+    def _settings_of_files(self) -> Settings:
+        """What the files of a run say whose checkpoints do not hold settings yet."""
+        stored = self.directory.about()
+        settings = dict(_own_parts(stored)) if stored else {}
+        if self.directory.config_file.exists():
+            settings |= plain_settings(TrainingConfig.from_yaml(self.directory.config_file))
+        return settings
+
+    def _check_config_file(self, saved: Settings, wanted: Settings, checkpoint: str) -> None:
+        """See that ``config.yaml`` says what the checkpoint says, or what metta wrote there since.
+
+        Where the settings of this call were read from it, a difference is a `ConfigError`; otherwise it
+        is about to be replaced, with a warning.
+        """
+        path = self.directory.config_file
+        try:
+            found = plain_settings(TrainingConfig.from_yaml(path))
+            edited = describe_changes(saved, found)
+        except ConfigError as error:
+            found, edited = {}, {"": str(error)}
+        if not edited or digest_of(found) == self.directory.about().get("settings_sha256"):
+            return
+        differences = "; ".join(edited.values())
+        told = f"{str(path)!r} is not as metta wrote it (compared with {checkpoint}): {differences}"
+        asked = self._changes
+        if asked is not None and describe_changes(saved, wanted).keys() - set(asked):
+            raise ConfigError(
+                f"{told}. Write the old values back, or run `metta resume` with --restore-settings, which "
+                "takes them from the checkpoint; a setting that may change is given as NAME=VALUE"
+            )
+        warnings.warn(
+            f"{told}; it is replaced by the settings that this run resumes with",
+            MettaWarning,
+            stacklevel=2,
+        )
+
+    def _write_configuration(
+        self, config: TrainingConfig, about: Mapping[str, Any], *, resumes: bool
+    ) -> None:
+        provenance = self.provenance or resolve(config, check_sizes=False).provenance()
+        if resumes:
+            provenance = keep_origins(self._stored_provenance(), provenance)
+        # run.json first: it vouches for the settings that follow
+        digests = {name: about[name] for name in ("id", "settings_sha256")}
+        described = json.dumps({**scrub_all(about), **digests}, indent=2)
         atomic_write_text(self.directory.about_file, described)
         config.to_yaml(self.directory.config_file)
-        provenance = self.provenance or resolve(config, check_sizes=False).provenance()
         text = json.dumps(scrub_all(provenance), indent=2)
         atomic_write_text(self.directory.provenance_file, text)
 
@@ -318,3 +392,8 @@ class RunSession:
                 self._event_log.close()
                 self._event_log = None
             self.directory.release()
+
+
+def _own_parts(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Which parts of a run are the user's own, and so not described by its settings."""
+    return {key: about.get(key) for key in ("own_environment", "own_policy")}

@@ -12,6 +12,7 @@ from metta.curriculum import Curriculum
 from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.components.environment_manager import Vectorization
 from metta.rl.components.trainer import Trainer
+from metta.rl.functional_trainer import warn_of_resume
 from metta.rl.run_session import build_hooks
 from metta.rl.training_state import TrainerState
 from metta.train.train_config import EvaluationConfig, TrainerConfig, TrainingConfig
@@ -52,7 +53,8 @@ class MettaTrainer:
         trainer.train()
 
     `cfg` is a configuration or a mapping of settings; `sim_config` says how to evaluate (None: not at
-    all); checkpoints go to `policy_store` where there is one.
+    all); checkpoints go to `policy_store` where there is one. A store that holds a checkpoint of this run
+    resumes it, with a warning; of other settings or another seed, it is refused.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class MettaTrainer:
             checkpointer=checkpointer,
             wandb_run=wandb_run,
             stats_client=stats_client,
+            announce=warn_of_resume,
         ):
             self.trainer.add_hook(hook)
 

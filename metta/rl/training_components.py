@@ -26,9 +26,10 @@ from metta.rl.ppo import PPOOptimizer
 from metta.rl.training_state import TrainerState
 from metta.stateful import NamedState, Stateful, StateRegistry
 from metta.train.batch_sizing import check_minibatch_size
+from metta.train.changes import plain_settings
 from metta.train.train_config import TrainerConfig
 
-__all__ = ["TrainingComponents", "build_components", "make_experience"]
+__all__ = ["TrainingComponents", "announcer", "build_components", "make_experience"]
 
 
 @dataclass
@@ -108,6 +109,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         *parts, seed=config.seed, actor=config.numerics.actor, curriculum=curriculum
     )
     conditions = _conditions(config, ppo, collector, losses)
+    conditions.settings = plain_settings(config, "trainer.") | _loss_settings(losses)
     ppo.before_update = conditions.settle
     if hooks is None:
         hooks = HookRegistry(TrainerState())
@@ -136,7 +138,7 @@ def _conditions(
     batch = buffer.rewards.numel()
     num_samples = config.ppo.minibatch_size or batch // config.ppo.num_minibatches
     threads = numerics.threads or threads_for(policy, num_samples)
-    announce = _announcer(config)
+    announce = announcer(config)
     choice = DriverChoice(config, ppo, buffer, losses, announce)
     if numerics.driver != "auto":
         with threads_set(threads):  # compiled code is made for a number of threads
@@ -152,7 +154,16 @@ def _conditions(
     )
 
 
-def _announcer(config: TrainerConfig) -> Announce:
+def _loss_settings(losses: Sequence[CustomLoss]) -> dict[str, Any]:
+    """Names and weights of custom losses; their code cannot be compared."""
+    return {
+        "custom_losses": {
+            loss.label: [loss.weight, loss.schedule, loss.schedule_end] for loss in losses
+        }
+    }
+
+
+def announcer(config: TrainerConfig) -> Announce:
     """Where a line about how numbers are computed goes: standard error, unless the run is to be quiet."""
 
     def announce(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from metta.errors import CheckpointError, MettaWarning, UnsafeFileError
 from metta.files import atomic_write_text
 from metta.store.checkpoint_files import checkpoint_folders, epoch_of
-from metta.store.checkpoint_manifest import CheckpointEntry, score_of
+from metta.store.checkpoint_manifest import CheckpointEntry, score_of, sealed
 from metta.untrusted.json_files import brief, read_json
 
 __all__ = ["SCORES_FILE", "LateScore", "add_late_score", "read_late_scores", "with_late_scores"]
@@ -59,7 +59,7 @@ def add_late_score(
             known = {**read_late_scores(folder), epoch: late}
             kept = {str(one): known[one] for one in sorted(known) if one in present}
             about = {"format": _FORMAT, "format_version": _FORMAT_VERSION, "scores": kept}
-            atomic_write_text(folder / SCORES_FILE, json.dumps(about))
+            atomic_write_text(folder / SCORES_FILE, json.dumps(sealed(about)))
     except OSError as error:
         raise CheckpointError(
             f"the score of epoch {epoch} could not be written to {str(folder / SCORES_FILE)!r}: {error}; "
@@ -91,6 +91,8 @@ def _scores_in(data: Any) -> dict[int, LateScore]:
         raise ValueError("it is no file of late scores")
     if data.get("format_version") != _FORMAT_VERSION:
         raise ValueError(f"it has version {brief(data.get('format_version'))}")
+    if "sha256" in data and data != sealed(data):  # files of older versions have none
+        raise ValueError("its content is not what was written (sha256 differs)")
     scores = data.get("scores")
     if not isinstance(scores, dict):
         raise ValueError("its scores are not a mapping")

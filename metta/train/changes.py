@@ -1,11 +1,17 @@
-"""Which settings of a run may change when it goes on."""
+"""The settings of a run as its checkpoints hold them, and which of them may change when it resumes."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from metta.errors import ConfigError
+from metta.secrets import scrub_all
 from metta.train.problems import shown
-from metta.train.schema import setting_values
+from metta.train.schema import leaves_of, setting_values
+from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
+from metta.train.values import plain_data
 
-__all__ = ["MAY_CHANGE", "check_changes"]
+__all__ = ["MAY_CHANGE", "check_changes", "config_of", "describe_changes", "plain_settings"]
 
 MAY_CHANGE: tuple[str, ...] = (
     "experiment_name",
@@ -30,24 +36,53 @@ MAY_CHANGE: tuple[str, ...] = (
 
 What decides only the last bits (`numerics`, `device`) is compared with the checkpoint itself.
 """
-_SYNC_RESET = "sync_reset"
+_ENV_RESTORE = "trainer.checkpoint.env_restore"
+
+Settings = Mapping[str, Any]
+"""Path -> value, as plain data."""
 
 
-def check_changes(stored: TrainingConfig, wanted: TrainingConfig, where: str) -> None:
-    """Refuse to go on with a run under settings that it was not begun with; names all of them."""
-    before, after = setting_values(stored), setting_values(wanted)
+def plain_settings(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting of a configuration by its path, as plain data without secrets.
+
+    What is not plain data, such as a function among an environment's arguments, counts by its type.
+    """
+    found: dict[str, Any] = {}
+    for path, value in setting_values(config, prefix).items():
+        try:
+            found[path] = plain_data(value, path)
+        except ConfigError:
+            found[path] = type(value).__name__
+    scrubbed: dict[str, Any] = scrub_all(found)
+    return scrubbed
+
+
+def config_of(settings: Settings) -> TrainingConfig:
+    """The configuration of `plain_settings`; names that are not settings of this version are left out."""
+    known = leaves_of(TrainingConfig)
+    return apply_settings(
+        TrainingConfig(), {path: value for path, value in settings.items() if path in known}
+    )
+
+
+def describe_changes(before: Settings, after: Settings) -> dict[str, str]:
+    """Path -> both values, of what both have and is not equal."""
+    return {
+        path: f"{path} was {shown(before[path])}, now {shown(value)}"
+        for path, value in after.items()
+        if path in before and before[path] != value
+    }
+
+
+def check_changes(before: Settings, after: Settings, where: str) -> None:
+    """Refuse to resume a run under settings that it was not begun with; names all of them."""
     may_change = MAY_CHANGE
-    if (
-        stored.trainer.checkpoint.env_restore == _SYNC_RESET
-    ):  # episodes end where checkpoints are made
+    if before.get(_ENV_RESTORE) == "sync_reset":  # episodes end where checkpoints are made
         may_change = tuple(path for path in MAY_CHANGE if not path.endswith(".checkpoint_interval"))
-    changed = [
-        f"{path} was {shown(before[path])}, now {shown(after[path])}"
-        for path in after
-        if before[path] != after[path] and not path.startswith(may_change)
-    ]
+    changes = describe_changes(before, after).items()
+    changed = [text for path, text in changes if not path.startswith(may_change)]
     if changed:
         raise ConfigError(
             f"{where} holds a run with other settings, which would make two runs of one: "
-            f"{'; '.join(changed)}. Begin in another run directory, or leave these settings as they were"
+            f"{'; '.join(changed)}. Begin in another folder, or leave these settings as they were"
         )

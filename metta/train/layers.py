@@ -30,7 +30,7 @@ from metta.train.train_config import TrainingConfig
 from metta.train.values import Text, plain_data
 from metta.train.yaml_text import parse_settings, read_inline, read_settings
 
-__all__ = ["Origin", "Resolved", "config_from_mapping", "resolve"]
+__all__ = ["Origin", "Resolved", "config_from_mapping", "keep_origins", "resolve"]
 
 History = list[tuple[Any, Origin]]
 """Values of one setting, from the default on; the last one counts."""
@@ -141,6 +141,22 @@ def resolve(
     if broken:
         raise as_error([of_rule(rule, origins) for rule in broken])
     return Resolved(config, history, digests)
+
+
+def keep_origins(stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of a run that resumes: as stored, except for settings that have other values now.
+
+    What else was stored is kept too, such as the policy that a fine-tuned run began with.
+    """
+    before = stored.get("settings")
+    known = before if isinstance(before, Mapping) else {}
+    settings = {
+        path: known[path]
+        if isinstance(known.get(path), Mapping) and known[path].get("value") == about["value"]
+        else about
+        for path, about in fresh["settings"].items()
+    }
+    return {**stored, **fresh, "settings": settings}
 
 
 def config_from_mapping(settings: Mapping[str, Any]) -> TrainingConfig:

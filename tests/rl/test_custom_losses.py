@@ -114,7 +114,8 @@ def test_each_parameter_is_stepped_once_when_a_loss_holds_the_policy() -> None:
         count = sum(p.numel() for p in net.parameters())
         assert sum(p.numel() for g in trainer.optimizer.param_groups for p in g["params"]) == count
         trainer.learn(data)
-        trainer.optimizer.check_views()
+        held = torch.cat([p.flatten() for p in net.parameters()])
+        assert torch.equal(trainer.optimizer.flat, held)
 
 
 def test_a_loss_sees_only_what_it_names_when_it_is_called() -> None:

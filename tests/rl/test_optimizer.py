@@ -211,12 +211,25 @@ def test_zero_grad_restores_the_views_when_a_gradient_was_replaced() -> None:
     assert float(flat.grad_norm()) > 0
 
 
-def test_moved_parameters_are_named_when_views_are_checked() -> None:
+def test_reattach_names_a_parameter_that_was_moved_to_another_dtype() -> None:
     one, flat, _, _ = pair("adam")
-    flat.check_views()
+    flat.reattach()
     one.float()
-    with pytest.raises(StateError, match=r"parameter 0 .* was replaced after its optimizer"):
-        flat.check_views()
+    with pytest.raises(StateError, match=r"parameter 0 .* was torch.float64 .* is torch.float32"):
+        flat.reattach()
+
+
+def test_two_optimizers_step_the_same_parameters_in_turn() -> None:
+    one, first, other, theirs = pair("adam")
+    second = FlatAdam(one.parameters(), lr=0.01)
+    their_second = torch.optim.Adam(other.parameters(), lr=0.01)
+    inputs = torch.ones(1, 3, dtype=torch.float64)
+    for mine, plain in ((first, theirs), (second, their_second), (first, theirs)):
+        for module, optimizer in ((one, mine), (other, plain)):
+            optimizer.zero_grad()
+            module(inputs).square().sum().backward()
+            optimizer.step()
+    assert largest_gap(one, other) < 1e-15
 
 
 def test_several_groups_are_refused_when_flat_adam_is_built() -> None:

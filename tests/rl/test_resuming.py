@@ -6,17 +6,20 @@ from typing import Any
 
 import gymnasium
 import pytest
+import torch
 
+from metta import PPOTrainer
 from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.errors import CheckpointError, ConfigError, HookError, MettaWarning, StateError
 from metta.loggers import read_events
 from metta.rl.clean_trainer import Trainer
+from metta.rl.custom_losses import CustomLoss
 from metta.rl.functional_trainer import functional_training_loop
-from metta.rl.trainer import train
+from metta.rl.trainer import MettaTrainer, train
 from metta.store.checkpoint_files import list_checkpoints
 from metta.store.policy_store import PolicyStore
-from metta.train.changes import MAY_CHANGE, check_changes
+from metta.train.changes import MAY_CHANGE, check_changes, plain_settings
 from metta.train.settings import apply_settings, setting_paths
 from metta.train.train_config import CurriculumConfig, TrainingConfig
 
@@ -76,7 +79,8 @@ def test_every_changeable_setting_exists_when_the_list_is_read() -> None:
     paths = set(setting_paths().values())
     for name in MAY_CHANGE:
         assert any(path == name or (name.endswith(".") and path.startswith(name)) for path in paths)
-    check_changes(small(), small(total_timesteps=7, num_workers=2, csv=False), "here")
+    changed = small(total_timesteps=7, num_workers=2, csv=False)
+    check_changes(plain_settings(small()), plain_settings(changed), "here")
 
 
 def test_training_goes_on_when_checkpoints_are_turned_off_later(tmp_path: Path) -> None:
@@ -191,12 +195,81 @@ def test_what_was_just_written_stays_when_a_damaged_checkpoint_has_a_higher_epoc
     assert train(tmp_path, small(keep_last=1, total_timesteps=128)).epoch == 4
 
 
-def test_the_functional_loop_goes_on_when_its_store_has_checkpoints(tmp_path: Path) -> None:
+def test_the_functional_loop_says_that_it_resumes_a_used_store(tmp_path: Path) -> None:
     store = PolicyStore(tmp_path)
     first = functional_training_loop(small().trainer, policy_store=store)
-    again = functional_training_loop(small(total_timesteps=128).trainer, policy_store=store)
+    with pytest.warns(MettaWarning, match=r"resumes at epoch 2 \(64 steps\).*weights replace"):
+        again = functional_training_loop(small(total_timesteps=128).trainer, policy_store=store)
     assert (first.epoch, again.epoch) == (2, 4)
     assert epochs(tmp_path) == [2, 3, 4]
+
+
+def test_a_complete_functional_run_says_so_and_returns_its_metrics(tmp_path: Path) -> None:
+    config, store = small().trainer, PolicyStore(tmp_path)
+    first = functional_training_loop(config, policy_store=store)
+    with pytest.warns(MettaWarning, match=r"is complete at epoch 2 .*raise total_timesteps"):
+        again = functional_training_loop(config, policy_store=store)
+    assert again.epoch == 2
+    assert again.metrics == pytest.approx(first.metrics, rel=0, abs=0, nan_ok=True)
+    assert "policy_loss" in again.metrics
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"seed": 7}, "trainer.seed was 1, now 7"),
+        ({"gamma": 0.5}, "trainer.ppo.gamma was 0.99, now 0.5"),
+        ({"learning_rate": 0.5}, "trainer.optimizer.learning_rate was"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:MettaTrainer is deprecated:DeprecationWarning")
+def test_a_used_store_is_refused_when_the_run_is_another(
+    change: dict[str, Any], found: str, tmp_path: Path
+) -> None:
+    functional_training_loop(small().trainer, policy_store=PolicyStore(tmp_path))
+    wanted = small(total_timesteps=128, **change).trainer
+    with pytest.raises(HookError, match=found):
+        functional_training_loop(wanted, policy_store=PolicyStore(tmp_path))
+    with pytest.raises(HookError, match=found):
+        MettaTrainer(wanted, policy_store=PolicyStore(tmp_path)).train()
+    with pytest.raises(ConfigError, match=found):
+        PPOTrainer(
+            None, "CartPole-v1", config=TrainingConfig(trainer=wanted), checkpoint_dir=tmp_path
+        )
+    assert epochs(tmp_path) == [1, 2]
+
+
+def test_a_loss_of_another_weight_is_refused_when_a_run_resumes(tmp_path: Path) -> None:
+    def calm(new_values: torch.Tensor) -> torch.Tensor:
+        return new_values.square().mean()
+
+    train(tmp_path, small(), custom_losses=[CustomLoss(calm, weight=0.1)])
+    with pytest.raises(ConfigError, match="custom_losses was"):
+        train(tmp_path, small(total_timesteps=128), custom_losses=[CustomLoss(calm, weight=0.2)])
+    losses = [CustomLoss(calm, weight=0.1)]
+    assert train(tmp_path, small(total_timesteps=128), custom_losses=losses).epoch == 4
+
+
+@pytest.mark.filterwarnings("ignore:MettaTrainer is deprecated:DeprecationWarning")
+def test_the_old_trainer_says_that_it_resumes_a_used_store(tmp_path: Path) -> None:
+    store = PolicyStore(tmp_path)
+    first = MettaTrainer(small(), policy_store=store).train()
+    with pytest.warns(MettaWarning, match="is complete at epoch 2"):
+        again = MettaTrainer(small(), policy_store=store).train()
+    assert again.metrics == pytest.approx(first.metrics, rel=0, abs=0, nan_ok=True)
+
+
+def test_a_trainer_with_a_folder_says_that_it_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: Any = {"num_envs": 2, "horizon": 16, "hidden_size": 8, "checkpoint_dir": tmp_path}
+    for _ in range(2):
+        with PPOTrainer(None, "CartPole-v1", **settings) as trainer:
+            capsys.readouterr()
+            history = trainer.train(64)
+    assert history == {}
+    assert "this call of train() was completed before" in capsys.readouterr().err
+    assert "policy_loss" in trainer.state.metrics
 
 
 def test_retention_is_the_configured_one_when_the_functional_loop_saves(tmp_path: Path) -> None:
@@ -207,11 +280,11 @@ def test_retention_is_the_configured_one_when_the_functional_loop_saves(tmp_path
 
 def test_the_error_is_typed_when_a_checkpoint_does_not_fit(tmp_path: Path) -> None:
     functional_training_loop(small().trainer, policy_store=PolicyStore(tmp_path))
-    with pytest.raises(HookError, match="does not fit this run") as caught:
+    with pytest.raises(HookError, match="num_envs was 2, now 4") as caught:
         functional_training_loop(
             small(num_envs=4, total_timesteps=128).trainer, policy_store=PolicyStore(tmp_path)
         )
-    assert isinstance(caught.value.__cause__, StateError)
+    assert isinstance(caught.value.__cause__, ConfigError)
 
 
 def test_evaluation_is_refused_when_it_would_play_in_the_training_environment(

@@ -50,6 +50,19 @@ def test_scores_are_read_again_when_they_were_added(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir())[-1] == "scores.json"
 
 
+def test_an_edited_score_is_named_and_left_out(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    add_late_score(tmp_path, 1, 1.5)
+    path = tmp_path / "scores.json"
+    path.write_text(path.read_text().replace("1.5", "9.5"))
+    with pytest.warns(MettaWarning, match=r"scores.json.*sha256 differs"):
+        assert read_late_scores(tmp_path) == {}
+    about = json.loads(path.read_text())
+    del about["sha256"]  # a file of an older version
+    path.write_text(json.dumps(about))
+    assert read_late_scores(tmp_path) == {1: LateScore(9.5)}
+
+
 @pytest.mark.parametrize(("epoch", "score"), [(7, 1.0), (1, float("nan")), (1, float("inf"))])
 def test_nothing_is_written_when_there_is_nothing_to_score_or_no_score(
     tmp_path: Path, epoch: int, score: float

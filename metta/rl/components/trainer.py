@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -28,6 +28,7 @@ from metta.rl.stop_signals import stopping_on_signals
 from metta.rl.training_components import TrainingComponents, build_components
 from metta.rl.training_state import TrainerState
 from metta.train.batch_sizing import BatchPlan
+from metta.train.changes import plain_settings
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 
 __all__ = ["Trainer"]
@@ -70,6 +71,7 @@ class Trainer:
         stats_client: Any = None,
         provenance: Mapping[str, Any] | None = None,
         allow_inexact: bool | None = None,
+        changes: Collection[str] | None = None,
     ) -> None:
         self.training_config = _whole_config(trainer_config, global_config)
         self._given_policy, self._custom_losses = policy, custom_losses
@@ -85,6 +87,7 @@ class Trainer:
             "stats_client": stats_client,
             "provenance": provenance,
             "allow_inexact": allow_inexact,
+            "changes": changes,
         }
         self.session: RunSession | None = None
         if run_dir is not None:
@@ -153,6 +156,7 @@ class Trainer:
             curriculum=self.curriculum,
             opponents=load_opponents(self.config, vecenv),
         )
+        parts.conditions.settings |= plain_settings(self.training_config)
         self.components = parts
         self.rollout_manager = RolloutManager(parts.collector)
         self.training_manager = TrainingManager(parts.ppo, parts.custom_losses)

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +22,7 @@ from metta.store.checkpoint_files import Checkpoint
 from metta.store.late_scores import add_late_score
 from metta.store.policy_store import record_of_checkpoint
 from metta.train.run_config import CheckpointConfig
+from metta.train.train_config import TrainerConfig
 
 __all__ = ["CheckpointHook"]
 
@@ -41,8 +42,9 @@ class CheckpointHook(TrainerHook):
 
     Failed writes are tried again `max_retries` times; then training goes on with a warning, and stops
     after `max_failures` failed saves in a row, or if it was the last one. With `resume`, a run that has
-    not begun takes up the newest checkpoint, or the one given; `env_restore` says how environments come
-    back, see `EnvironmentState`. Without a manager the hook does nothing.
+    not begun takes up the newest checkpoint, or the one given, and `announce` gets a line about it;
+    `env_restore` says how environments come back, see `EnvironmentState`. Without a manager the hook does
+    nothing.
     """
 
     order: ClassVar[int] = 10
@@ -55,6 +57,7 @@ class CheckpointHook(TrainerHook):
         wandb_checkpoint_interval: int = 0,
         *,
         resume: bool | Checkpoint = False,
+        announce: Callable[[str], object] | None = None,
         env_restore: WantedRestore = "auto",
         background: bool = True,
         rescue_share: float = _DEFAULTS.rescue_share,
@@ -66,7 +69,7 @@ class CheckpointHook(TrainerHook):
         self.checkpoint_interval = checkpoint_interval
         self.wandb_checkpoint_interval = wandb_checkpoint_interval
         self.resume, self.env_restore, self.background = resume, env_restore, background
-        self.rescue_share = rescue_share
+        self.announce, self.rescue_share = announce, rescue_share
         self.max_retries, self.retry_seconds = max_retries, retry_seconds
         self.max_failures = max_failures
         self.failures_in_a_row = 0
@@ -99,7 +102,11 @@ class CheckpointHook(TrainerHook):
         return None
 
     def on_training_start(
-        self, trainer_state: TrainerState, registry: StateRegistry, policy: Policy
+        self,
+        trainer_state: TrainerState,
+        registry: StateRegistry,
+        policy: Policy,
+        config: TrainerConfig | None = None,
     ) -> Policy | None:
         """Take up the newest checkpoint where that is wanted; a run under way stays as it is."""
         self._pending = self._rescue = self._last_parts = self._writing = None
@@ -110,7 +117,22 @@ class CheckpointHook(TrainerHook):
             self._prepare(registry)
         restored = self._restore(trainer_state, registry) if trainer_state.epoch == 0 else False
         self._seen_epoch = trainer_state.epoch
+        if restored and self.announce is not None:
+            total = None if config is None else config.total_timesteps
+            self.announce(self._describe_resume(trainer_state, total))
         return policy if restored else None
+
+    def _describe_resume(self, trainer_state: TrainerState, total: int | None) -> str:
+        assert self.checkpoint_manager is not None
+        reached = trainer_state.agent_step
+        stands, way = "resumes", "To begin anew,"
+        if total is not None and reached >= total:
+            stands, way = "is complete", "Nothing is left to train: raise total_timesteps, or"
+        return (
+            f"{str(self.checkpoint_manager.checkpoint_dir)!r} holds this run already: it {stands} at epoch "
+            f"{trainer_state.epoch} ({reached:,} steps), and its weights replace those passed in. "
+            f"{way} use another folder"
+        )
 
     @property
     def _saves_anything(self) -> bool:

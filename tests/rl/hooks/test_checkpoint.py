@@ -184,7 +184,8 @@ def test_the_whole_run_returns_when_a_new_one_resumes(tmp_path: Path, kind: dict
         run.epochs(2)
         expected = run.trainer.digest()
     hook = CheckpointHook(manager_of(tmp_path), 2, resume=True)
-    with run_of(hook, seed=5, **kind) as other:
+    with run_of(hook, **kind) as other:
+        assert other.trainer.digest() != expected
         assert other.start() == [other.trainer.policy]
         assert other.trainer.digest() == expected
         assert (other.state.epoch, hook.latest_saved_epoch) == (2, 2)
