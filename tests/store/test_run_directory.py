@@ -216,5 +216,5 @@ def test_a_folder_of_the_run_is_told_when_it_is_named_and_refused_when_it_is_out
     assert run.place("checkpoint_dir") == run.path / "mine"
     for outside in (str(tmp_path / "x"), "../x", "mine/../../x"):
         run.about_file.write_text(json.dumps({"checkpoint_dir": outside}))
-        with pytest.raises(ConfigError, match="outside of the run; .* only if you name it: GIVE "):
+        with pytest.raises(ConfigError, match=r"outside of the run; .* only if you name it: GIVE "):
             run.place("checkpoint_dir", lambda folder: f"GIVE {folder}")
