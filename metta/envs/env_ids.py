@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import gymnasium
 
+from metta.curriculum import Curriculum
 from metta.envs.agents_env import AgentsEnv, is_parallel_env
 from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
@@ -28,6 +29,7 @@ __all__ = [
     "is_grid_id",
     "make_cartpole",
     "make_grid",
+    "name_of",
 ]
 
 _GRID = "grid/"
@@ -166,3 +168,12 @@ def _grid_task(env_id: str, kwargs: Mapping[str, Any]) -> GridWorldConfig:
     chosen = vars(TASKS[name])
     settings = {field: value for field, value in chosen.items() if not field.startswith("_")}
     return GridWorldConfig(**{**settings, **kwargs})
+
+
+def name_of(env: Any) -> str:
+    """The id of an environment where it has one, else the name of its class or factory."""
+    if isinstance(env, Curriculum):
+        return env.task.name
+    spec = None if isinstance(env, str) else getattr(env, "spec", None)
+    named: str = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+    return named if spec is None else str(spec.id)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
+from metta.envs.env_ids import name_of
 from metta.envs.factory import configured_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import CheckpointError, ConfigError, MettaWarning, RolloutError
@@ -88,7 +89,7 @@ class PPOTrainer:
             self.config, self.batch_plan = resolve_batch(self.config, probed, settings, env_kwargs)
         played = env if self.curriculum is None else self.curriculum.tasks
         self.env = configured_vec_env(played, self.config.trainer.rollout, env_kwargs)
-        self.env_name, self._run_id = _name_of(env), new_run_id()
+        self.env_name, self._run_id = name_of(env), new_run_id()
         try:
             self._build(policy, custom_losses)
             self.components.conditions.allow_inexact = allow_inexact
@@ -393,12 +394,3 @@ class PPOTrainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _name_of(env: Any) -> str:
-    """The id of an environment where it has one, else the name of its class or factory."""
-    if isinstance(env, Curriculum):
-        return env.task.name
-    spec = None if isinstance(env, str) else getattr(env, "spec", None)
-    named: str = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
-    return named if spec is None else str(spec.id)
