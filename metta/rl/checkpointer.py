@@ -33,6 +33,7 @@ from metta.store.checkpoint_files import (
     write_checkpoint,
 )
 from metta.store.finite_state import require_finite
+from metta.store.late_scores import drop_late_scores
 from metta.store.policy_file import FrozenPolicy, freeze_policy
 from metta.store.policy_store import PolicyStore, path_of, record_of_checkpoint
 from metta.store.retention import prune_checkpoints
@@ -268,6 +269,7 @@ class TrainingCheckpointer:
         rules = {"keep_last": self.keep_last, "keep_every": self.keep_every}
         try:
             prune_checkpoints(folder, newest=path, keep_epochs=self.awaited_epochs, **rules)
+            drop_late_scores(folder)
         except OSError as error:  # the new one is safe; the old ones go with the next
             warnings.warn(
                 f"old checkpoints in {str(folder)!r} could not be removed: {error}",

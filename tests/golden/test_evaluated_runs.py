@@ -50,14 +50,12 @@ class Patient(TrainerHook):
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.num_arrivals = 0
-        self.last: object = None
 
     def on_epoch_end(self, trainer_state: TrainerState) -> None:
-        self.num_arrivals += trainer_state.late_scores is not self.last
-        self.last = trainer_state.late_scores
+        self.num_arrivals += len(trainer_state.late_scores or ())
         for hook in self.trainer.hooks:
             if isinstance(hook, EvaluationHook) and hook._background is not None:
-                hook._background._advance(wait=True)
+                hook._background.wait()
 
 
 def generators() -> str:

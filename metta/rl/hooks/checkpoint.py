@@ -20,6 +20,7 @@ from metta.sim.scores import EvalRewardSummary
 from metta.stateful import NamedState, StateRegistry
 from metta.store.checkpoint_files import Checkpoint
 from metta.store.late_scores import add_late_score
+from metta.store.owed_evaluations import OwedEvaluations
 from metta.store.policy_store import record_of_checkpoint
 from metta.train.run_config import CheckpointConfig
 
@@ -275,6 +276,13 @@ class CheckpointHook(TrainerHook):
         """Policies of these epochs, and no others, are being scored: they are kept until that is done."""
         if self.checkpoint_manager is not None:
             self.checkpoint_manager.awaited_epochs = frozenset(epochs)
+
+    @property
+    def owed_evaluations(self) -> OwedEvaluations | None:
+        """Where policies wait for their scores, so that a resumed run can score them; None: nowhere."""
+        if not self._saves_anything or self.checkpoint_manager is None:
+            return None
+        return OwedEvaluations(self.checkpoint_manager.checkpoint_dir)
 
     def save_late_score(self, epoch: int, scores: EvalRewardSummary) -> None:
         """The policy of an epoch was scored after it was saved: note it beside its checkpoint."""
