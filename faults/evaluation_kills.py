@@ -161,6 +161,11 @@ def difference(whole: Path, folder: Path, *, saves_at_stops: bool = False) -> st
     outcome, _ = compare_runs(whole, folder)
     if outcome != OK:
         return outcome
+    return difference_of_scores(whole, folder, saves_at_stops=saves_at_stops)
+
+
+def difference_of_scores(whole: Path, folder: Path, *, saves_at_stops: bool = False) -> str:
+    """ "ok", or the first thing in which what is known of two runs' policies differs."""
     for what in (evaluations, table, late_scores, best_epoch, owed_files):
         expected, found = what(whole), what(folder)
         if expected != found:

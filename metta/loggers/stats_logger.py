@@ -91,10 +91,10 @@ class StatsLogger:
             worker.put(row)
         self._tell()
 
-    def rewind(self, epoch: int) -> int | None:
+    def rewind(self, epoch: int) -> MetricRow | None:
         """A run goes on after `epoch`, perhaps from before its last row: sinks follow the event log.
 
-        Returns the epoch of the last row that counts, or None where the log has none.
+        Returns the last row that counts and did not come late, or None where the log has none.
         """
         log = self.event_log
         if log is None:
@@ -111,8 +111,7 @@ class StatsLogger:
             self._tell()
             return None
         self._rewrite_sinks(rows)
-        epochs = [row.epoch for row in rows if not row.is_late]
-        return epochs[-1] if epochs else None
+        return next((row for row in reversed(rows) if not row.is_late), None)
 
     def settle(self) -> None:
         """Late rows came: have sinks that are files show all rows in the order of their epochs."""

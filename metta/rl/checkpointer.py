@@ -266,17 +266,25 @@ class TrainingCheckpointer:
         about = {**pending.metadata, **counters}
         path = write_checkpoint(folder, pending.snapshot, pending.policy, about)
         record = record_of_checkpoint(read_entry(path))
+        self._prune(folder, path)
+        return record
+
+    def prune(self) -> None:
+        """Remove checkpoints that are not kept: those that a crash, or a score still to come, left."""
+        with self._lock:
+            self._prune(self.checkpoint_dir, None)
+
+    def _prune(self, folder: Path, newest: Path | None) -> None:
         rules = {"keep_last": self.keep_last, "keep_every": self.keep_every}
         try:
-            prune_checkpoints(folder, newest=path, keep_epochs=self.awaited_epochs, **rules)
+            prune_checkpoints(folder, newest=newest, keep_epochs=self.awaited_epochs, **rules)
             drop_late_scores(folder)
         except OSError as error:  # the new one is safe; the old ones go with the next
             warnings.warn(
                 f"old checkpoints in {str(folder)!r} could not be removed: {error}",
                 MettaWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        return record
 
     def _described(self, policy: Policy, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         """Metadata with the settings of a built-in agent; a network of one's own cannot be rebuilt."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from metta.errors import MettaWarning, PolicyError
-from metta.files import TEMPORARY, remove_file
+from metta.files import remove_file
 from metta.store.checkpoint_files import epoch_of
 from metta.store.policy_file import FrozenPolicy, read_policy_manifest, save_policy
 from metta.untrusted.json_files import brief
@@ -20,6 +20,8 @@ __all__ = ["OWED_FOLDER", "OwedEvaluation", "OwedEvaluations"]
 
 OWED_FOLDER = "owed"
 _NAME = re.compile(r"epoch_([0-9]{6,15})\.safetensors")
+_LEFTOVER = ".tmp"
+"""How names begin of what a crash left half written, by metta or by safetensors."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class OwedEvaluations:
         """What is owed, by epoch; files that cannot be read are left out with a warning."""
         found = []
         for path in sorted(self.folder.glob("*")):
-            if path.name.startswith(TEMPORARY):
-                remove_file(path)  # a crash left it
+            if path.name.startswith(_LEFTOVER):
+                remove_file(path)
                 continue
             try:
                 found.append(_read(path))
@@ -105,4 +107,6 @@ def _read(path: Path) -> OwedEvaluation:
 
 
 def _is_checkpoint_of(name: Any, epoch: int) -> bool:
-    return name is None or (isinstance(name, str) and epoch_of(Path(name)) == epoch)
+    if not isinstance(name, str):
+        return name is None
+    return Path(name).name == name and epoch_of(Path(name)) == epoch

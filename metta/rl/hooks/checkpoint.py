@@ -83,7 +83,7 @@ class CheckpointHook(TrainerHook):
         self._next_rescue = 0.0
         """Not before this time of the monotonic clock."""
         self._saves = BackgroundSave()
-        self._upload_is_due = False
+        self._upload_is_due = self._has_restored = False
         self._last_parts: tuple[StateRegistry, Policy] | None = None
 
     @property
@@ -104,7 +104,7 @@ class CheckpointHook(TrainerHook):
     ) -> Policy | None:
         """Take up the newest checkpoint where that is wanted; a run under way stays as it is."""
         self._pending = self._rescue = self._last_parts = self._writing = None
-        self._upload_is_due, self.failures_in_a_row = False, 0
+        self._upload_is_due, self.failures_in_a_row, self._has_restored = False, 0, False
         if self.latest_saved_epoch != trainer_state.epoch:  # of another run, or of before a return
             self._latest_record = self.latest_saved_epoch = None
         if self._saves_anything or self.resume:
@@ -132,6 +132,7 @@ class CheckpointHook(TrainerHook):
             return False
         manager.restore(registry, checkpoint)
         self._note(trainer_state, record_of_checkpoint(checkpoint))
+        self._has_restored = True
         return True
 
     def on_epoch_start(
@@ -223,7 +224,7 @@ class CheckpointHook(TrainerHook):
             raise
         if record is None:
             return
-        self.failures_in_a_row = 0
+        self.failures_in_a_row, self._has_restored = 0, False
         self._note(trainer_state, record)
         if stats_client is not None:
             stats_client.record_policy(
@@ -327,7 +328,9 @@ class CheckpointHook(TrainerHook):
         """Wait for the save under way; a hook that was taken out of a run leaves nothing half done."""
         state = trainer_state or TrainerState()
         self._look_after_save(state, None, None, wait=True, is_last=True)
-        self._rescue = None
+        if self._has_restored and self._saves_anything and self.checkpoint_manager is not None:
+            self.checkpoint_manager.prune()  # no save did since, and a crash may have come before it
+        self._rescue, self._has_restored = None, False
 
     def _snapshot(
         self, registry: StateRegistry, policy: Policy, trainer_state: TrainerState

@@ -141,6 +141,7 @@ class EvaluationHook(TrainerHook):
             if moment.is_scored:
                 self.evaluator.evaluate(before)
                 self._take_scores(state, moment, self.evaluator.results, services)
+                self._submitted_epoch = moment.epoch
         except Exception as error:  # noqa: BLE001  # raised again where it is not the first
             self._fail(moment.epoch, error)
             return
@@ -198,11 +199,17 @@ class EvaluationHook(TrainerHook):
         is_new = trainer_state.eval_epoch != epoch
         is_scored = is_new and self._submitted_epoch != epoch
         is_recorded = self._unrecorded_epoch == epoch and self._replay_interval > 0
+        if (
+            is_scored and self._unrecorded_epoch is None
+        ):  # trained, and perhaps scored, before a crash
+            self._promised.look_up(epoch, stats_client)
         moment = self._moment(trainer_state, services, is_scored, is_recorded)
         self._judge(moment, trainer_state, policy, services)
         if self._background is not None:
             self._take_in(trainer_state, services, wait=True)
             trainer_state.owes_scores = bool(self._background.unfinished)
+        elif is_new and self._submitted_epoch == epoch:  # it was owed, and done when training began
+            trainer_state.record_scores(self.eval_scores)
         if is_new and checkpoint_hook is not None and trainer_state.eval_epoch == epoch:
             checkpoint_hook.save_score(trainer_state)
 
@@ -329,11 +336,12 @@ class EvaluationHook(TrainerHook):
             state.record_scores(scores)
         elif save is not None and moment.policy_uri is not None:
             save(moment.epoch, scores)
-        if not self._promised.is_recorded("evaluation", moment.epoch):
-            self._record(moment, scores, results, services.stats_client, is_late=True)
-            if state.late_scores is not None:
-                state.late_scores.append(LateScores(moment.epoch, moment.agent_step, scores))
-        self.failures_in_a_row, self.eval_scores = 0, scores
+        if (
+            not self._promised.is_recorded("evaluation", moment.epoch)
+            and state.late_scores is not None
+        ):
+            state.late_scores.append(LateScores(moment.epoch, moment.agent_step, scores))
+        self._record(moment, scores, results, services.stats_client, is_late=True)
 
     def _fail(self, epoch: int, error: Exception) -> None:
         config = self.evaluator.config
@@ -358,7 +366,7 @@ class EvaluationHook(TrainerHook):
     ) -> None:
         self.failures_in_a_row = 0
         self.eval_scores = scores
-        if stats_client is None:
+        if stats_client is None or self._promised.is_recorded("evaluation", moment.epoch):
             return
         payload = scores.to_dict()
         if results is not None:

@@ -195,10 +195,14 @@ class MetricsHook(TrainerHook):
             stats.stats_run_id = self._client.create_run(name, about, from_epoch=state.epoch)
         assert self._logger is not None
         last_row = self._logger.rewind(state.epoch)
+        is_logged = last_row is not None and last_row.epoch == state.epoch
         if last_row is not None:
             self._hyperparameters = {}  # the run's first row has them
+            if is_logged:  # with scores that no checkpoint has, where a crash came between
+                told = last_row.metrics.items()
+                self._last_scores = {name: n for name, n in told if name.startswith("eval_")}
         was_due = crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval)
-        if last_row == state.epoch or (last_row is None and was_due):
+        if is_logged or (last_row is None and was_due):
             # a row of these epochs was logged, or it was due and nobody listened
             stats.clear_rollout_stats(state.epoch)
         self.timer.start("total")

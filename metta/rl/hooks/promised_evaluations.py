@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metta.agent.policy import Policy
+from metta.errors import MettaError
 from metta.rl.hooks.judge_process import Moment
 from metta.store.owed_evaluations import OwedEvaluation, OwedEvaluations
 from metta.store.policy_file import freeze_policy
@@ -38,8 +39,8 @@ class PromisedEvaluations:
         found = store.list()
         store.remove(one.epoch for one in found if one.epoch > epoch)  # will be promised again
         self._owed = {one.epoch: one for one in found if one.epoch <= epoch}
-        if self._owed and hasattr(stats_client, "recorded"):
-            self._recorded = stats_client.recorded(epoch)
+        if self._owed:
+            self.look_up(epoch, stats_client)
         return [(one, store.file_of(one.epoch)) for one in self._owed.values()]
 
     def add(self, store: OwedEvaluations | None, moment: Moment, policy: Policy) -> Path | None:
@@ -66,6 +67,13 @@ class PromisedEvaluations:
         path = store.add(wanted, freeze_policy(policy))
         self._owed[moment.epoch] = wanted
         return path
+
+    def look_up(self, epoch: int, stats_client: Any) -> None:
+        """See in the log what processes before this one recorded up to an epoch."""
+        if hasattr(stats_client, "recorded"):
+            with contextlib.suppress(MettaError, OSError, KeyError, TypeError, ValueError):
+                # of a log with a bad line, of which `MetricsHook` warns, records may come twice
+                self._recorded = stats_client.recorded(epoch)
 
     def is_recorded(self, kind: str, epoch: int, simulation: str = "") -> bool:
         """Whether a process before this one recorded that already."""
