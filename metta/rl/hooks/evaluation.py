@@ -10,7 +10,7 @@ from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.errors import MettaError, MettaWarning
 from metta.loggers.wandb_run import upload_replays
-from metta.rl.evaluator import PolicyEvaluator, Recorded
+from metta.rl.evaluator import PolicyEvaluator, Recorded, warn_of_missing
 from metta.rl.hooks.background_evaluation import MAX_WAITING, BackgroundEvaluation
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.intervals import crossed
@@ -19,7 +19,6 @@ from metta.rl.hooks.promised_evaluations import PromisedEvaluations
 from metta.rl.training_state import LateScores, TrainerState
 from metta.sim.scores import EvalRewardSummary
 from metta.sim.suite import SuiteResults
-from metta.store.owed_evaluations import OwedEvaluation
 from metta.store.policy_file import load_weights
 from metta.train.run_config import EvaluationConfig
 
@@ -112,19 +111,15 @@ class EvaluationHook(TrainerHook):
         if self._is_off:
             return
         store = getattr(checkpoint_hook, "owed_evaluations", None)
-        for owed, weights in self._promised.take_up(store, state.epoch, stats_client):
-            moment = self._moment_of(owed, weights)
+        for moment, weights in self._promised.take_up(
+            store, state.epoch, stats_client, replay_dir=self.replay_dir
+        ):
             if self._background is not None:
-                self._submitted_epoch = owed.epoch if owed.is_scored else self._submitted_epoch
+                self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
                 self._background.submit(moment, policy, weights)
             else:
                 self._judge_owed(moment, state, policy, weights, services)
         self._tell_what_is_awaited(services)
-
-    def _moment_of(self, owed: OwedEvaluation, weights: Path) -> Moment:
-        checkpoint = owed.checkpoint and (weights.parent.parent / owed.checkpoint).as_uri()
-        folder = str(self.replay_dir) if owed.is_recorded and self.replay_dir is not None else None
-        return Moment(owed.epoch, owed.agent_step, checkpoint, owed.is_scored, folder)
 
     def _judge_owed(
         self,
@@ -199,10 +194,10 @@ class EvaluationHook(TrainerHook):
         is_new = trainer_state.eval_epoch != epoch
         is_scored = is_new and self._submitted_epoch != epoch
         is_recorded = self._unrecorded_epoch == epoch and self._replay_interval > 0
-        if (
-            is_scored and self._unrecorded_epoch is None
-        ):  # trained, and perhaps scored, before a crash
-            self._promised.look_up(epoch, stats_client)
+        if is_scored and self._unrecorded_epoch is None:
+            self._promised.look_up(
+                epoch, stats_client
+            )  # it was trained, perhaps scored, before a crash
         moment = self._moment(trainer_state, services, is_scored, is_recorded)
         self._judge(moment, trainer_state, policy, services)
         if self._background is not None:
@@ -330,7 +325,7 @@ class EvaluationHook(TrainerHook):
     ) -> None:
         """Note late scores; the event comes last, because it says that nothing is left to do."""
         self.evaluator.results, scores = results, results.summary
-        _tell_of_missing(moment, results)
+        warn_of_missing(results, moment.epoch)
         save = getattr(services.checkpoint_hook, "save_late_score", None)
         if is_over and moment.epoch == state.epoch:
             state.record_scores(scores)
@@ -388,14 +383,3 @@ class EvaluationHook(TrainerHook):
 def _is_hurried(state: TrainerState) -> bool:
     """Whether a signal says that nobody has time to wait."""
     return state.shared.get("stop_signal") is not None
-
-
-def _tell_of_missing(moment: Moment, results: SuiteResults) -> None:
-    missing = {name: one.num_missing for name, one in results.episodes.items() if one.num_missing}
-    if missing:
-        warnings.warn(
-            f"simulations of epoch {moment.epoch} were ended by their time limit; episodes that are "
-            f"missing: {missing}",
-            MettaWarning,
-            stacklevel=3,
-        )

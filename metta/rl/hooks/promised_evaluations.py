@@ -30,8 +30,13 @@ class PromisedEvaluations:
         self._recorded: set[tuple[str, int, str]] = set()
 
     def take_up(
-        self, store: OwedEvaluations | None, epoch: int, stats_client: Any
-    ) -> list[tuple[OwedEvaluation, Path]]:
+        self,
+        store: OwedEvaluations | None,
+        epoch: int,
+        stats_client: Any,
+        *,
+        replay_dir: Path | None,
+    ) -> list[tuple[Moment, Path]]:
         """What a run that goes on from `epoch` still owes, with the policies' files."""
         self._store, self._owed, self._recorded = store, {}, set()
         if store is None:
@@ -41,7 +46,8 @@ class PromisedEvaluations:
         self._owed = {one.epoch: one for one in found if one.epoch <= epoch}
         if self._owed:
             self.look_up(epoch, stats_client)
-        return [(one, store.file_of(one.epoch)) for one in self._owed.values()]
+        owed = self._owed.values()
+        return [(_moment_of(one, store, replay_dir), store.file_of(one.epoch)) for one in owed]
 
     def add(self, store: OwedEvaluations | None, moment: Moment, policy: Policy) -> Path | None:
         """Promise an evaluation of the policy as it is now; returns its file, where there is one."""
@@ -91,3 +97,9 @@ class PromisedEvaluations:
             self._store.remove(done)
         for epoch in done:
             del self._owed[epoch]
+
+
+def _moment_of(owed: OwedEvaluation, store: OwedEvaluations, replay_dir: Path | None) -> Moment:
+    uri = owed.checkpoint and (store.checkpoint_dir / owed.checkpoint).as_uri()
+    folder = str(replay_dir) if owed.is_recorded and replay_dir is not None else None
+    return Moment(owed.epoch, owed.agent_step, uri, owed.is_scored, folder)

@@ -1,5 +1,6 @@
 """Evaluation in a process of its own: what it finds, what it costs a run, and how it ends."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from metta.rl.evaluator import PolicyEvaluator
 from metta.rl.hooks import EvaluationHook, TrainerHook
 from metta.rl.hooks.background_evaluation import MAX_WAITING, BackgroundEvaluation, Moment
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.store.policy_file import save_policy
 from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig
 from metta.train.train_config import EvaluationConfig
 
@@ -130,6 +132,39 @@ def test_the_outcome_says_why_when_an_evaluation_fails(
         assert outcome.results is not None
     finally:
         evaluations.close()
+
+
+class DyingOnce(CorridorEnv):
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self.marker = Path(marker)
+
+    def _advance(self, action: int) -> Any:
+        if not self.marker.exists():
+            self.marker.touch()
+            os._exit(7)
+        return super()._advance(action)
+
+
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_an_evaluation_is_played_again_when_its_process_dies(
+    tmp_path: Path, is_in_file: bool
+) -> None:
+    policy, file = corridor_policy(), tmp_path / "policy.safetensors"
+    expected = PolicyEvaluator(CorridorEnv, CONFIG).evaluate(policy)
+    env = functools.partial(DyingOnce, str(tmp_path / "has-died"))
+    evaluations = BackgroundEvaluation(PolicyEvaluator(env, CONFIG), 60.0)
+    if is_in_file:
+        save_policy(file, policy)
+    try:
+        evaluations.submit(Moment(1, 1), policy, file if is_in_file else None)
+        (outcome,) = evaluations.collect(wait=True)
+    finally:
+        evaluations.close()
+    assert outcome.error is None
+    assert outcome.results is not None
+    assert outcome.results.summary.avg_category_score == expected.avg_category_score
+    assert file.exists() == is_in_file
 
 
 def test_none_is_left_out_when_many_wait() -> None:
