@@ -24,6 +24,7 @@ CAMPAIGNS: dict[str, int] = {
     "ablation": 0,
     "kills": 1000,
     "signals": 400,
+    "evaluation_kills": 50,
     "worker_faults": 1000,
     "trainer_kills": 200,
     "planted_secrets": 68,

@@ -57,6 +57,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "replay-lstm": {"env": "MountainCar-v0", "env_restore": "replay", "core": "lstm"},
     "sync-reset": {"env": "CartPole-v1", "env_restore": "sync_reset", "checkpoint_interval": 3},
     "evaluated": {"env": "CartPole-v1", "eval_episodes": 2, "evaluate_interval": 4},
+    "evaluated-background": {
+        "env": "CartPole-v1",
+        "eval_episodes": 2,
+        "evaluate_interval": 1,
+        "background": True,
+        "checkpoint_interval": 2,
+        "keep_last": 1,
+    },
     "log-interval": {"env": "CartPole-v1", "log_interval": 5, "checkpoint_interval": 2},
     "workers": {"env": "CartPole-v1", "num_workers": 2},
     "workers-lstm": {"env": "CartPole-v1", "num_workers": 2, "core": "lstm", "num_groups": 2},
@@ -230,7 +238,7 @@ def train(name: str, folder: str, die_after: int | None = None, **changes: Any) 
         trainer.train()
 
 
-_NOT_COMPARED = ("timing_", "monitor/", "overview/sps", "metric/total_time", "metric/train_time")
+NOT_COMPARED = ("timing_", "monitor/", "overview/sps", "metric/total_time", "metric/train_time")
 
 
 def comparable_rows(folder: Path) -> list[tuple[int, int, dict[str, str]]]:
@@ -239,7 +247,7 @@ def comparable_rows(folder: Path) -> list[tuple[int, int, dict[str, str]]]:
         (
             row.agent_step,
             row.epoch,
-            {k: repr(v) for k, v in row.metrics.items() if not k.startswith(_NOT_COMPARED)},
+            {k: repr(v) for k, v in row.metrics.items() if not k.startswith(NOT_COMPARED)},
         )
         for row in metric_rows(folder / "events.jsonl")
     ]

@@ -96,21 +96,26 @@ def _read_events(file: Path, summary: RunSummary) -> dict[str, Any] | None:
     Rows that a run took back when it went on from an earlier epoch do not count.
     """
     rows: list[tuple[int, int, dict[str, Any]]] = []
+    late: dict[int, dict[str, Any]] = {}
     ended: dict[str, Any] | None = None
     try:
         for event in _events(file):
             if event.kind == "metrics":
                 step, epoch = (int(event.payload.get(name, 0)) for name in ("agent_step", "epoch"))
                 rows.append((epoch, step, event.payload["metrics"]))
+            elif event.kind == "evaluation" and "late_row" in event.payload["scores"]:
+                late[int(event.payload["epoch"])] = event.payload["scores"]["late_row"]
             elif event.kind == "run_end":
                 ended = event.payload
             elif event.kind in ("run_start", "rewind"):
                 ended, kept = None, event.payload.get("from_epoch", 0)
                 rows = [row for row in rows if row[0] <= kept]
+                late = {epoch: row for epoch, row in late.items() if epoch <= kept}
     finally:
         numbers: dict[str, Any] = {}
         for summary.epoch, summary.agent_step, metrics in rows:
             numbers |= metrics
+        numbers |= late[max(late)] if late else {}
         summary.reward = _finite(numbers.get("overview/reward"))
         summary.score = last_score(numbers)
     return ended

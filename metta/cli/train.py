@@ -79,8 +79,9 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
         raise
     finally:
         trainer.cleanup()
-    # a signal that comes when the goal is reached, as during the last evaluation, stops nothing
+    # a signal that comes when the goal is reached stops nothing but evaluations in the background
     is_done = trainer.state.agent_step >= config.trainer.total_timesteps
+    is_done = is_done and not trainer.state.owes_scores
     stop_signal = None if is_done else trainer.stop_signal
     _report(trainer, run, config.env, again, is_stopped=stop_signal is not None)
     return 0 if stop_signal is None else 128 + stop_signal
@@ -114,6 +115,8 @@ def learning_curve(events_file: Path) -> list[dict[str, float]]:
     """``agent_step`` and ``episode_return`` of every row that a run logged, also before it was resumed."""
     rows: list[dict[str, float]] = []
     for row in metric_rows(events_file):
+        if row.is_late:
+            continue
         reward = row.metrics.get("overview/reward", math.nan)
         if rows and rows[-1]["agent_step"] == row.agent_step:
             if math.isnan(reward):

@@ -158,6 +158,10 @@ def _evaluation(event: Event, payload: Mapping[str, Any]) -> EventRows:
     ]
     played = scores.get("episodes", {}) if "simulation_scores" in scores else {}
     others = _simulation_episodes(where["epoch"], _mapping(played, "episodes"))
+    if "simulation_scores" in scores and "late_row" in scores:  # no event `metrics` has these
+        numbers = _named_numbers(scores["late_row"], "late_row")
+        values = [{**where, "name": name, "value": value} for name, value in numbers.items()]
+        others = {**others, "metric_values": values}
     return EventRows(event, {"evaluations": [about], "simulation_scores": rows, **others})
 
 

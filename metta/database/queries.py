@@ -247,7 +247,7 @@ def metric_rows_of(connection: Connection, run: str) -> list[MetricRow]:
         )
         .join(metric_names, metric_names.c.id == metric_values.c.name_id)
         .where(metric_values.c.run_id == _id_of(connection, run))
-        .order_by(metric_values.c.sequence)
+        .order_by(metric_values.c.epoch, metric_values.c.sequence)  # scores may come late
     )
     rows: dict[int, tuple[int, int, dict[str, float]]] = {}
     for sequence, epoch, agent_step, name, value in connection.execute(query):

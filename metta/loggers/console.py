@@ -53,7 +53,8 @@ class ConsoleSink:
         """Show the row, unless another was shown just now."""
         # a row may lack what an earlier one had, as the last one with nothing but scores does
         known = {**self._last.metrics, **row.metrics}
-        self._last, self._is_shown = MetricRow(row.agent_step, row.epoch, known), False
+        newest = row if row.agent_step >= self._last.agent_step else self._last  # it may come late
+        self._last, self._is_shown = MetricRow(newest.agent_step, newest.epoch, known), False
         if time.monotonic() >= self._next_time:
             self._show(self._last)
 

@@ -14,6 +14,8 @@ class MetricRow:
     agent_step: int
     epoch: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    is_late: bool = field(default=False, compare=False)
+    """Whether these are scores that came after rows of later epochs."""
 
 
 class Sink(Protocol):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metta.loggers.event_log import EventLog
+from metta.loggers.event_log import EventLog, read_events
 
 __all__ = ["StatsClient"]
 
@@ -67,9 +67,33 @@ class StatsClient:
         policy_uri: str | None = None,
         run_id: str | None = None,
     ) -> None:
-        """A policy was scored: `EvalRewardSummary.to_dict`, or simulation -> mean return."""
+        """A policy was scored: `EvalRewardSummary.to_dict`, or simulation -> mean return.
+
+        Scores that came late have ``late_row`` too: the row of metrics that they are.
+        """
         payload = {"epoch": epoch, "agent_step": agent_step, "policy_uri": policy_uri}
         self._append("evaluation", run_id, {**payload, "scores": scores})
+
+    def recorded(self, until_epoch: int) -> set[tuple[str, int, str]]:
+        """Evaluations and replays up to an epoch that the log has: (kind, epoch, simulation or nothing).
+
+        What a run took back when it went on from an earlier epoch does not count.
+        """
+        log, found = self.event_log, set[tuple[str, int, str]]()
+        for event in read_events(log.path):
+            payload = event.payload
+            if event.run != log.run_id:
+                continue
+            if event.kind in ("run_start", "rewind"):
+                kept = int(payload.get("from_epoch", 0))
+                found = {one for one in found if one[1] <= kept}
+            elif event.kind in ("evaluation", "replay"):
+                found.add((event.kind, int(payload["epoch"]), str(payload.get("simulation", ""))))
+        return {one for one in found if one[1] <= until_epoch}
+
+    def sync(self) -> bool:
+        """Bring all events to the disk; returns whether they are there."""
+        return self.event_log.sync()
 
     def record_policy(
         self, *, epoch: int, agent_step: int, uri: str, run_id: str | None = None

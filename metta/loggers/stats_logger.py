@@ -76,20 +76,25 @@ class StatsLogger:
         """Sinks by name."""
         return {name: worker.sink for name, worker in self._workers.items()}
 
-    def log(self, metrics: Mapping[str, float], *, agent_step: int, epoch: int) -> None:
-        """Take a row of metrics in; returns at once."""
-        row = MetricRow(agent_step, epoch, dict(metrics))
-        if self.event_log is not None:
+    def log(
+        self, metrics: Mapping[str, float], *, agent_step: int, epoch: int, is_late: bool = False
+    ) -> None:
+        """Take a row of metrics in; returns at once.
+
+        Scores that are late go to sinks only: the event log has them in an event `evaluation`.
+        """
+        row = MetricRow(agent_step, epoch, dict(metrics), is_late)
+        if self.event_log is not None and not is_late:
             payload = {"agent_step": agent_step, "epoch": epoch, "metrics": row.metrics}
             self.event_log.append("metrics", payload)
         for worker in self._workers.values():
             worker.put(row)
         self._tell()
 
-    def rewind(self, epoch: int) -> int | None:
+    def rewind(self, epoch: int) -> MetricRow | None:
         """A run goes on after `epoch`, perhaps from before its last row: sinks follow the event log.
 
-        Returns the epoch of the last row that counts, or None where the log has none.
+        Returns the last row that counts and did not come late, or None where the log has none.
         """
         log = self.event_log
         if log is None:
@@ -105,13 +110,30 @@ class StatsLogger:
             self._note("event log", f"cannot be read, so other files stay as they are: {error}")
             self._tell()
             return None
+        self._rewrite_sinks(rows)
+        return next((row for row in reversed(rows) if not row.is_late), None)
+
+    def settle(self) -> None:
+        """Late rows came: have sinks that are files show all rows in the order of their epochs."""
+        log, deadline = self.event_log, time.monotonic() + self.drain_seconds
+        if log is None:
+            return
+        workers = [one for one in self._workers.values() if hasattr(one.sink, "rewrite")]
+        if not all(worker.flush(deadline) for worker in workers):
+            return  # a sink that does not take rows is brought in line when the run is resumed
+        try:
+            self._rewrite_sinks(metric_rows(log.path))
+        except (MettaError, OSError, KeyError, TypeError) as error:
+            self._note("event log", f"cannot be read, so other files stay as they are: {error}")
+            self._tell()
+
+    def _rewrite_sinks(self, rows: list[MetricRow]) -> None:
         for name, sink in self.sinks.items():
             try:
                 getattr(sink, "rewrite", _do_nothing)(rows)
             except OSError as error:
                 self._note(name, f"could not be brought in line with the event log: {error}")
         self._tell()
-        return rows[-1].epoch if rows else None
 
     def _note(self, sink: str, text: str) -> None:
         """Keep news of a sink's thread for the thread that logs."""

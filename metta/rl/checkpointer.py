@@ -35,6 +35,7 @@ from metta.store.checkpoint_files import (
     write_checkpoint,
 )
 from metta.store.finite_state import require_finite
+from metta.store.late_scores import drop_late_scores
 from metta.store.policy_file import FrozenPolicy, freeze_policy
 from metta.store.policy_store import PolicyStore, path_of, record_of_checkpoint
 from metta.store.retention import prune_checkpoints
@@ -288,22 +289,31 @@ class TrainingCheckpointer:
         about = {**pending.metadata, **counters}
         path = write_checkpoint(folder, pending.snapshot, pending.policy, about, run_id=self.run_id)
         record = record_of_checkpoint(read_entry(path))
+        self._prune(folder, path)
+        return record
+
+    def prune(self) -> None:
+        """Remove checkpoints that are not kept: those that a crash, or a score still to come, left."""
+        with self._lock:
+            self._prune(self.checkpoint_dir, None)
+
+    def _prune(self, folder: Path, newest: Path | None) -> None:
         try:
             prune_checkpoints(
                 folder,
                 keep_last=self.keep_last,
                 keep_every=self.keep_every,
                 keep_epochs=self.awaited_epochs,
-                newest=path,
+                newest=newest,
                 run_id=self.run_id,
             )
+            drop_late_scores(folder)
         except OSError as error:  # the new one is safe; the old ones go with the next
             warnings.warn(
                 f"old checkpoints in {str(folder)!r} could not be removed: {error}",
                 MettaWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        return record
 
     def _described(self, policy: Policy, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         """Metadata with the settings of a built-in agent; a network of one's own cannot be rebuilt."""

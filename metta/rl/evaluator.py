@@ -27,7 +27,7 @@ from metta.store.policy_store import PolicyStore
 from metta.train.run_config import EvaluationConfig
 from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig, find_suite
 
-__all__ = ["PolicyEvaluator", "Recorded", "estimates_of", "require_own_env"]
+__all__ = ["PolicyEvaluator", "Recorded", "estimates_of", "require_own_env", "warn_of_missing"]
 
 _CATEGORY = "training"
 
@@ -71,6 +71,18 @@ class Recorded:
                 MettaWarning,
                 stacklevel=3,
             )
+
+
+def warn_of_missing(results: SuiteResults, epoch: int) -> None:
+    """Tell of episodes that were not played, because a simulation's time was over."""
+    missing = {name: one.num_missing for name, one in results.episodes.items() if one.num_missing}
+    if missing:
+        warnings.warn(
+            f"simulations of epoch {epoch} were ended by their time limit; episodes that are missing: "
+            f"{missing}",
+            MettaWarning,
+            stacklevel=3,
+        )
 
 
 class PolicyEvaluator:

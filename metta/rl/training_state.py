@@ -3,12 +3,12 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from metta.agent.policy_record import PolicyRecord
 from metta.sim.scores import EvalRewardSummary
 
-__all__ = ["PolicyTracker", "StatsTracker", "TrainerState"]
+__all__ = ["LateScores", "PolicyTracker", "StatsTracker", "TrainerState"]
 
 _RECENT_EPISODES = 100
 
@@ -113,6 +113,15 @@ class PolicyTracker:
         self.latest_saved_policy_record = latest and PolicyRecord.from_dict(latest)
 
 
+class LateScores(NamedTuple):
+    """Scores that came some epochs after their policy."""
+
+    epoch: int
+    """Of the policy, as is `agent_step`."""
+    agent_step: int
+    scores: EvalRewardSummary
+
+
 @dataclass
 class TrainerState:
     """Counters of a run, what its hooks share, and its wish to stop.
@@ -137,8 +146,10 @@ class TrainerState:
     """The last scores; whoever evaluates hands them to `record_scores`."""
     eval_epoch: int | None = None
     """The epoch that they belong to."""
-    late_scores: EvalRewardSummary | None = None
-    """The newest scores that came from the background, of a policy of some epochs ago; not saved."""
+    late_scores: list[LateScores] | None = None
+    """What came from the background in this event; None: scores do not come late. Not saved."""
+    owes_scores: bool = False
+    """Whether the run ended before all its evaluations had; a resumed run does them. Not saved."""
     stats: StatsTracker = field(default_factory=StatsTracker)
     policies: PolicyTracker = field(default_factory=PolicyTracker)
     shared: dict[str, Any] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,14 @@ from metta.store.checkpoint_files import checkpoint_folders, epoch_of
 from metta.store.checkpoint_manifest import CheckpointEntry, score_of, sealed
 from metta.untrusted.json_files import brief, read_json
 
-__all__ = ["SCORES_FILE", "LateScore", "add_late_score", "read_late_scores", "with_late_scores"]
+__all__ = [
+    "SCORES_FILE",
+    "LateScore",
+    "add_late_score",
+    "drop_late_scores",
+    "read_late_scores",
+    "with_late_scores",
+]
 
 SCORES_FILE = "scores.json"
 _FORMAT = "metta-late-scores"
@@ -57,15 +64,29 @@ def add_late_score(
                 return False
             late = LateScore(float(score), score_of({"score": lower_bound}))
             known = {**read_late_scores(folder), epoch: late}
-            kept = {str(one): known[one] for one in sorted(known) if one in present}
-            about = {"format": _FORMAT, "format_version": _FORMAT_VERSION, "scores": kept}
-            atomic_write_text(folder / SCORES_FILE, json.dumps(sealed(about)))
+            _write(folder, {one: known[one] for one in known if one in present})
     except OSError as error:
         raise CheckpointError(
             f"the score of epoch {epoch} could not be written to {str(folder / SCORES_FILE)!r}: {error}; "
             "checkpoints are untouched"
         ) from error
     return True
+
+
+def drop_late_scores(checkpoint_dir: str | os.PathLike[str]) -> None:
+    """Forget the scores of epochs whose checkpoints are gone; a failure is an OSError."""
+    folder = Path(checkpoint_dir)
+    with _writing:
+        known = read_late_scores(folder)
+        present = {epoch_of(path) for path in checkpoint_folders(folder)} if known else set()
+        if known.keys() - present:
+            _write(folder, {one: known[one] for one in known if one in present})
+
+
+def _write(folder: Path, scores: Mapping[int, LateScore]) -> None:
+    kept = {str(epoch): scores[epoch] for epoch in sorted(scores)}
+    about = {"format": _FORMAT, "format_version": _FORMAT_VERSION, "scores": kept}
+    atomic_write_text(folder / SCORES_FILE, json.dumps(sealed(about)))
 
 
 def read_late_scores(checkpoint_dir: str | os.PathLike[str]) -> dict[int, LateScore]:

@@ -221,6 +221,22 @@ def test_later_rows_are_taken_back_when_a_run_goes_on_from_before_them(
     )
 
 
+def test_late_scores_are_rows_of_metrics_behind_those_of_their_epoch(
+    ingester: Ingester, url: str, log: Path
+) -> None:
+    run = write_run(log, 6)
+    with EventLog(log) as writer:
+        client = StatsClient(writer)
+        for epoch in (2, 5):
+            scores = {"simulation_scores": {"maze/late": 0.5}, "late_row": {"eval_maze/late": 0.5}}
+            client.record_evaluation(epoch=epoch, agent_step=8 * epoch, scores=scores)
+    ingester.ingest(log)
+    check_metrics(url, log, run)
+    with StatsReader(url) as reader, reader.connect() as connection:
+        rows = metric_rows_of(connection, run)
+    assert [row.epoch for row in rows if "eval_maze/late" in row.metrics] == [2, 5]
+
+
 def test_rows_of_another_run_stay_when_a_run_begins_in_the_same_log(
     ingester: Ingester, url: str, log: Path
 ) -> None:

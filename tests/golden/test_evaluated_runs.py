@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from faults.evaluation_kills import best_epoch, difference_of_scores
+from faults.training import comparable_rows
+from faults.trial import OK
+from metta.errors import HookError
+from metta.loggers import read_events
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks import EvaluationHook, TrainerHook
 from metta.rl.training_state import TrainerState
@@ -50,14 +55,12 @@ class Patient(TrainerHook):
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.num_arrivals = 0
-        self.last: object = None
 
     def on_epoch_end(self, trainer_state: TrainerState) -> None:
-        self.num_arrivals += trainer_state.late_scores is not self.last
-        self.last = trainer_state.late_scores
+        self.num_arrivals += len(trainer_state.late_scores or ())
         for hook in self.trainer.hooks:
             if isinstance(hook, EvaluationHook) and hook._background is not None:
-                hook._background._advance(wait=True)
+                hook._background.wait()
 
 
 def generators() -> str:
@@ -130,3 +133,97 @@ def test_the_best_policy_is_found_when_scores_came_after_their_checkpoints(tmp_p
     found = store.best()
     assert found is not None
     assert found.epoch == best.epoch
+
+
+class Failing(TrainerHook):
+    order = 1000
+
+    def on_epoch_end(self, trainer_state: TrainerState) -> None:
+        if trainer_state.epoch == 3:
+            raise RuntimeError("the machine room is on fire")
+
+
+def evaluated(folder: Path, *, is_patient: bool = False, **more: Any) -> None:
+    settings = {**SETTINGS, **EVALUATED, "checkpoint_interval": 1, "keep_last": 1, **more}
+    with Trainer(apply_settings(TrainingConfig(), settings), run_dir=folder) as trainer:
+        if is_patient:
+            trainer.add_hook(Patient(trainer))
+        trainer.train()
+
+
+def scores_of(folder: Path) -> list[tuple[Any, ...]]:
+    """All that count, without what only scores from the background have."""
+    found = []
+    for event in read_events(folder / "events.jsonl"):
+        if event.kind == "run_start":
+            found = [one for one in found if one[0] <= event.payload["from_epoch"]]
+        elif event.kind == "evaluation":
+            told = {k: v for k, v in event.payload["scores"].items() if k != "late_row"}
+            found.append((event.payload["epoch"], event.payload["agent_step"], told))
+    return found
+
+
+@pytest.fixture(scope="module")
+def background_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("background")
+    evaluated(folder, background=True)
+    return folder
+
+
+def test_rows_and_columns_are_equal_whenever_scores_arrive(
+    background_run: Path, tmp_path: Path
+) -> None:
+    evaluated(tmp_path, background=True, is_patient=True)
+    assert difference_of_scores(background_run, tmp_path) == OK
+    assert comparable_rows(background_run) == comparable_rows(tmp_path)
+    rows = comparable_rows(tmp_path)
+    assert [epoch for _, epoch, _ in rows] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert [epoch for _, epoch, row in rows if "eval_training/score" in row] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_that_failed_is_resumed_with_all_its_scores(
+    background_run: Path, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, **EVALUATED, "checkpoint_interval": 1, "keep_last": 1}
+    config = apply_settings(TrainingConfig(), {**settings, "background": True})
+    with Trainer(config, run_dir=tmp_path) as trainer:
+        trainer.add_hook(Failing())
+        with pytest.raises(HookError, match="on fire"):
+            trainer.train()
+    evaluated(tmp_path, background=True)
+    assert difference_of_scores(background_run, tmp_path, saves_at_stops=True) == OK
+    assert comparable_rows(background_run) == comparable_rows(tmp_path)
+
+
+def test_scores_from_the_background_equal_those_of_the_process_that_trains(
+    background_run: Path, tmp_path: Path
+) -> None:
+    evaluated(tmp_path)
+    assert scores_of(background_run) == scores_of(tmp_path)
+    assert best_epoch(background_run) == best_epoch(tmp_path)
+
+
+class FailingAtTheEnd(TrainerHook):
+    """Ends a run when its last scores are recorded, and before they are saved."""
+
+    order = 1000
+
+    def on_training_end(self) -> None:
+        raise RuntimeError("the machine room is on fire")
+
+
+def test_the_last_scores_are_recorded_once_when_a_run_fails_before_they_are_saved(
+    tmp_path: Path,
+) -> None:
+    whole, failed = tmp_path / "whole", tmp_path / "failed"
+    evaluated(whole, evaluate_interval=0)
+    settings = {**SETTINGS, **EVALUATED, "checkpoint_interval": 1, "evaluate_interval": 0}
+    with Trainer(apply_settings(TrainingConfig(), settings), run_dir=failed) as trainer:
+        trainer.add_hook(FailingAtTheEnd())
+        with pytest.raises(HookError, match="on fire"):
+            trainer.train()
+    assert [one[0] for one in scores_of(failed)] == [5]
+    evaluated(failed, evaluate_interval=0)
+    assert scores_of(failed) == scores_of(whole)
+    assert comparable_rows(failed) == comparable_rows(whole)
+    assert best_epoch(failed) == best_epoch(whole)

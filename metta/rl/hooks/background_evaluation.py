@@ -5,8 +5,8 @@ import dataclasses
 import shutil
 import tempfile
 import time
-import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,19 @@ from typing import Any
 from metta.agent.policy import Policy
 from metta.envs.guardian import Guardian
 from metta.envs.worker_process import main_module_hidden, worker_context
-from metta.errors import EnvError, MettaError, MettaWarning
+from metta.errors import EnvError, MettaError
 from metta.rl.evaluator import Recorded
 from metta.rl.hooks.judge_process import JudgeProcess, Moment, described_job, write_weights
 from metta.sim.suite import SuiteResults
 from metta.store.policy_file import FrozenPolicy, freeze_policy
 
-__all__ = ["MOST_WAITING", "BackgroundEvaluation", "Moment", "Outcome"]
+__all__ = ["MAX_WAITING", "BackgroundEvaluation", "Moment", "Outcome"]
 
-MOST_WAITING = 8
-"""Evaluations that wait in line; when more are due, the one that waits longest is left out."""
+MAX_WAITING = 8
+"""Evaluations that wait in line; when more are due, training waits until there is room."""
+_MAX_ATTEMPTS = 2
+"""How often an evaluation is played whose process ends without a result."""
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,25 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _Job:
     moment: Moment
     job: bytes
-    weights: FrozenPolicy
+    weights: FrozenPolicy | Path
+    """In memory, or in a file that stays."""
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
 class _Playing:
-    moment: Moment
-    folder: Path
+    job: _Job
+    folder: Path | None
+    """For weights that were in memory."""
     deadline: float
     """On the monotonic clock."""
+
+    @property
+    def moment(self) -> Moment:
+        return self.job.moment
 
 
 class BackgroundEvaluation:
@@ -63,13 +73,14 @@ class BackgroundEvaluation:
         evaluations.close()
 
     `submit` copies the policy; what happens to it afterwards does not matter. The process gets it in a
-    file, plays on the processor, and cannot outlive this one. Where it dies, or takes longer than
-    `timeout_seconds`, the outcome has an error, and a new process plays the next evaluation.
+    file, plays on the processor, and cannot outlive this one. Where it dies the evaluation is played once
+    more; where it dies again, or takes longer than `timeout_seconds`, the outcome has an error, and a new
+    process plays the next evaluation.
     """
 
     def __init__(self, evaluator: Any, timeout_seconds: float) -> None:
         self.evaluator, self.timeout_seconds = evaluator, timeout_seconds
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_Job] = deque()
         self._playing: _Playing | None = None
         self._finished: list[Outcome] = []
         self._judge: JudgeProcess | None = None
@@ -81,50 +92,79 @@ class BackgroundEvaluation:
         return None if self._judge is None else self._judge.pid
 
     @property
+    def unfinished(self) -> set[int]:
+        """Epochs of which scores or replays are still to come, or were not collected."""
+        return {moment.epoch for moment in self._moments()}
+
+    @property
     def epochs(self) -> set[int]:
         """Whose policies wait for their scores."""
-        moments = [waiting.moment for waiting in self._waiting]
-        moments += [outcome.moment for outcome in self._finished]
-        moments += [] if self._playing is None else [self._playing.moment]
-        return {moment.epoch for moment in moments if moment.is_scored}
+        return {moment.epoch for moment in self._moments() if moment.is_scored}
 
-    def submit(self, moment: Moment, policy: Policy) -> None:
-        """Judge the policy as it is now, as soon as those before it are done."""
+    def _moments(self) -> list[Moment]:
+        moments = [job.moment for job in self._waiting]
+        moments += [outcome.moment for outcome in self._finished]
+        return moments if self._playing is None else [*moments, self._playing.moment]
+
+    def submit(self, moment: Moment, policy: Policy, weights: Path | None = None) -> None:
+        """Judge the policy as it is now, as soon as those before it are done.
+
+        With `weights`, a policy file that stays until then, its weights are taken from there.
+        """
         job = described_job(self.evaluator, policy, moment)
-        self._waiting.append(_Waiting(moment, job, freeze_policy(policy)))
-        if len(self._waiting) > MOST_WAITING:
-            late = self._waiting.popleft().moment
-            warnings.warn(
-                f"more than {MOST_WAITING} evaluations wait, so that of epoch {late.epoch} is left out; "
-                "raise evaluate_interval, or lower eval_episodes",
-                MettaWarning,
-                stacklevel=2,
-            )
-        self._advance(wait=False)
+        self._waiting.append(_Job(moment, job, weights or freeze_policy(policy)))
+        self._advance()
+
+    def wait_for_room(self, is_hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Wait while `MAX_WAITING` are in line, unless `is_hurried`; returns whether it waited."""
+        waited = False
+        while len(self._waiting) >= MAX_WAITING and not is_hurried():
+            waited = True
+            self._advance(_POLL_SECONDS)
+        return waited
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until something ends, at most so long; without `seconds` until everything has."""
+        if seconds is not None:
+            self._advance(seconds)
+            return
+        while self._playing is not None or self._waiting:
+            self._advance(_POLL_SECONDS)
 
     def collect(self, *, wait: bool = False) -> list[Outcome]:
         """What ended since the last call, in order; with `wait` everything that was submitted."""
-        self._advance(wait=wait)
+        self._advance()
+        if wait:
+            self.wait()
         outcomes, self._finished = self._finished, []
         return outcomes
 
-    def _advance(self, *, wait: bool) -> None:
-        """Begin and end evaluations, as far as that is possible now."""
+    def _advance(self, seconds: float = 0.0) -> None:
+        """Begin and end evaluations, as far as that is possible now; wait so long for the first news."""
         while self._playing is not None or self._waiting:
             if self._playing is None:
                 self._begin(self._waiting.popleft())
-            elif not self._look(self._playing, wait=wait):
+            elif self._look(self._playing, seconds):
+                seconds = 0.0
+            else:
                 return
 
-    def _begin(self, waiting: _Waiting) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="metta-evaluation-"))
+    def _begin(self, job: _Job) -> None:
+        is_temporary = not isinstance(job.weights, Path)
+        folder = Path(tempfile.mkdtemp(prefix="metta-evaluation-")) if is_temporary else None
         deadline = time.monotonic() + self.timeout_seconds
-        self._playing = _Playing(waiting.moment, folder, deadline)
+        self._playing = _Playing(job, folder, deadline)
         try:
-            write_weights(folder, waiting.weights)
-            self._ready_judge().give(folder, waiting.job)
+            file = job.weights
+            if not isinstance(file, Path):
+                assert folder is not None
+                file = write_weights(folder, file)
+            self._ready_judge().give(file, job.job, is_temporary=is_temporary)
         except (OSError, MettaError) as error:
-            self._fail(f"it could not be started: {error}")
+            if self._judge is not None and self._judge.has_ended:
+                self._take_end(job, self._end_judge())
+            else:
+                self._fail(f"it could not be started: {error}")
 
     def _ready_judge(self) -> JudgeProcess:
         if self._judge is not None and self._judge.has_ended:
@@ -138,16 +178,15 @@ class BackgroundEvaluation:
             self._guardian.watch(0, self._judge.pid)
         return self._judge
 
-    def _look(self, playing: _Playing, *, wait: bool) -> bool:
-        """Whether there is news of the evaluation under way."""
+    def _look(self, playing: _Playing, seconds: float) -> bool:
+        """Whether there is news of the evaluation under way, waiting so long for it."""
         assert self._judge is not None
-        left = playing.deadline - time.monotonic()
-        answer = self._judge.answer(left if wait else 0.0)
+        left = max(playing.deadline - time.monotonic(), 0.0)
+        answer = self._judge.answer(min(left, seconds))
         if answer is not None:
             self._take(playing, answer)
         elif self._judge.has_ended:
-            code = self._end_judge()
-            self._fail(f"its process ended with exit code {code} before it had a result")
+            self._take_end(playing.job, self._end_judge())
         elif time.monotonic() >= playing.deadline:
             self._end_judge()
             limit = f"eval_timeout_seconds={self.timeout_seconds:g}"
@@ -155,6 +194,15 @@ class BackgroundEvaluation:
         else:
             return False
         return True
+
+    def _take_end(self, job: _Job, exit_code: int | None) -> None:
+        """The process ended without a result: another one plays the same, unless that happened before."""
+        if job.attempt == _MAX_ATTEMPTS:
+            self._fail(f"its process ended with exit code {exit_code} before it had a result")
+            return
+        self._remove_folder()
+        self._playing = None
+        self._waiting.appendleft(dataclasses.replace(job, attempt=job.attempt + 1))
 
     def _take(self, playing: _Playing, answer: dict[str, Any]) -> None:
         moment = playing.moment
@@ -169,8 +217,9 @@ class BackgroundEvaluation:
                 return
             self._finished.append(outcome)
             rest = dataclasses.replace(moment, is_scored=False)
+            job = dataclasses.replace(playing.job, moment=rest, attempt=_MAX_ATTEMPTS)
             deadline = time.monotonic() + self.timeout_seconds
-            self._playing = _Playing(rest, playing.folder, deadline)
+            self._playing = _Playing(job, playing.folder, deadline)
 
     def _fail(self, why: str) -> None:
         """Scores that are missing are an error, replays only a pity."""
@@ -182,10 +231,13 @@ class BackgroundEvaluation:
             self._finish(Outcome(moment, None, recorded=Recorded(failures={"all": why})))
 
     def _finish(self, outcome: Outcome) -> None:
-        assert self._playing is not None
-        shutil.rmtree(self._playing.folder, ignore_errors=True)
+        self._remove_folder()
         self._playing = None
         self._finished.append(outcome)
+
+    def _remove_folder(self) -> None:
+        if self._playing is not None and self._playing.folder is not None:
+            shutil.rmtree(self._playing.folder, ignore_errors=True)
 
     def _end_judge(self) -> int | None:
         judge, self._judge = self._judge, None
@@ -195,13 +247,12 @@ class BackgroundEvaluation:
         """End the process, and forget what is not done; may be called again, and `submit` after it."""
         self._waiting.clear()
         self._finished.clear()
-        playing, self._playing = self._playing, None
         guardian, self._guardian = self._guardian, None
         try:
             self._end_judge()
         finally:
             if guardian is not None:
                 guardian.dismiss()
-            if playing is not None:
-                shutil.rmtree(playing.folder, ignore_errors=True)
+            self._remove_folder()
+            self._playing = None
             atexit.unregister(self.close)

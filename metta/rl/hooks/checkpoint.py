@@ -20,6 +20,7 @@ from metta.sim.scores import EvalRewardSummary
 from metta.stateful import NamedState, StateRegistry
 from metta.store.checkpoint_files import Checkpoint
 from metta.store.late_scores import add_late_score
+from metta.store.owed_evaluations import OwedEvaluations
 from metta.store.policy_store import record_of_checkpoint
 from metta.train.run_config import CheckpointConfig
 from metta.train.train_config import TrainerConfig
@@ -85,7 +86,7 @@ class CheckpointHook(TrainerHook):
         self._next_rescue = 0.0
         """Not before this time of the monotonic clock."""
         self._saves = BackgroundSave()
-        self._upload_is_due = False
+        self._upload_is_due = self._has_restored = False
         self._last_parts: tuple[StateRegistry, Policy] | None = None
 
     @property
@@ -110,7 +111,7 @@ class CheckpointHook(TrainerHook):
     ) -> Policy | None:
         """Take up the newest checkpoint where that is wanted; a run under way stays as it is."""
         self._pending = self._rescue = self._last_parts = self._writing = None
-        self._upload_is_due, self.failures_in_a_row = False, 0
+        self._upload_is_due, self.failures_in_a_row, self._has_restored = False, 0, False
         if self.latest_saved_epoch != trainer_state.epoch:  # of another run, or of before a return
             self._latest_record = self.latest_saved_epoch = None
         if self._saves_anything or self.resume:
@@ -153,6 +154,7 @@ class CheckpointHook(TrainerHook):
             return False
         manager.restore(registry, checkpoint)
         self._note(trainer_state, record_of_checkpoint(checkpoint))
+        self._has_restored = True
         return True
 
     def on_epoch_start(
@@ -244,7 +246,7 @@ class CheckpointHook(TrainerHook):
             raise
         if record is None:
             return
-        self.failures_in_a_row = 0
+        self.failures_in_a_row, self._has_restored = 0, False
         self._note(trainer_state, record)
         if stats_client is not None:
             stats_client.record_policy(
@@ -298,6 +300,13 @@ class CheckpointHook(TrainerHook):
         if self.checkpoint_manager is not None:
             self.checkpoint_manager.awaited_epochs = frozenset(epochs)
 
+    @property
+    def owed_evaluations(self) -> OwedEvaluations | None:
+        """Where policies wait for their scores, so that a resumed run can score them; None: nowhere."""
+        if not self._saves_anything or self.checkpoint_manager is None:
+            return None
+        return OwedEvaluations(self.checkpoint_manager.checkpoint_dir)
+
     def save_late_score(self, epoch: int, scores: EvalRewardSummary) -> None:
         """The policy of an epoch was scored after it was saved: note it beside its checkpoint."""
         manager, score = self.checkpoint_manager, scores.avg_category_score
@@ -341,7 +350,9 @@ class CheckpointHook(TrainerHook):
         """Wait for the save under way; a hook that was taken out of a run leaves nothing half done."""
         state = trainer_state or TrainerState()
         self._look_after_save(state, None, None, wait=True, is_last=True)
-        self._rescue = None
+        if self._has_restored and self._saves_anything and self.checkpoint_manager is not None:
+            self.checkpoint_manager.prune()  # no save did since, and a crash may have come before it
+        self._rescue, self._has_restored = None, False
 
     def _snapshot(
         self, registry: StateRegistry, policy: Policy, trainer_state: TrainerState

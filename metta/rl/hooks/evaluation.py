@@ -1,5 +1,6 @@
 """`EvaluationHook`: when a policy is scored."""
 
+import copy
 import os
 import warnings
 from pathlib import Path
@@ -9,17 +10,22 @@ from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.errors import MettaError, MettaWarning
 from metta.loggers.wandb_run import upload_replays
-from metta.rl.evaluator import PolicyEvaluator, Recorded
-from metta.rl.hooks.background_evaluation import BackgroundEvaluation
+from metta.rl.evaluator import PolicyEvaluator, Recorded, warn_of_missing
+from metta.rl.hooks.background_evaluation import MAX_WAITING, BackgroundEvaluation
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.hooks.judge_process import Moment
-from metta.rl.training_state import TrainerState
+from metta.rl.hooks.promised_evaluations import PromisedEvaluations
+from metta.rl.training_state import LateScores, TrainerState
 from metta.sim.scores import EvalRewardSummary
 from metta.sim.suite import SuiteResults
+from metta.store.policy_file import load_weights
 from metta.train.run_config import EvaluationConfig
 
 __all__ = ["EvaluationHook"]
+
+_WAIT_SECONDS = 0.2
+"""How long nobody looks for a signal while the last evaluations end."""
 
 
 class _Services(NamedTuple):
@@ -36,11 +42,13 @@ class EvaluationHook(TrainerHook):
     Scores go to ``trainer_state.eval_scores``. A failed evaluation warns; several in a row raise.
 
     With ``eval_config.background`` a process of its own plays, and training does not wait for it but at
-    the end. Scores are recorded when they arrive, under the epoch that they belong to: in the event log,
-    by ``checkpoint_hook.save_late_score`` where there is one, and for other hooks as
-    ``trainer_state.late_scores``. In which epoch that is depends on the machine. What is saved of a run
-    must not, so ``trainer_state.eval_scores`` takes the scores of the last epoch only, which are waited
-    for. Scores on their way are lost where a run is killed or stopped by a signal.
+    the end, and while `MAX_WAITING` evaluations are in line. Scores are recorded when they arrive, under
+    the epoch that they belong to: by ``checkpoint_hook.save_late_score`` where there is one, in the event
+    log, and for other hooks as ``trainer_state.late_scores``. In which epoch that is depends on the
+    machine. What is saved of a run must not, so ``trainer_state.eval_scores`` takes the scores of the last
+    epoch only. Where the run is saved, policies wait for their scores in files
+    (``checkpoint_hook.owed_evaluations``): a run that was killed or stopped does what it owes when it is
+    resumed.
 
     Every ``eval_config.replay_interval`` epochs, and once at the end, an episode of each simulation is
     recorded to `replay_dir`, told of in the event log, and uploaded where there is a run of W&B. What goes
@@ -67,7 +75,9 @@ class EvaluationHook(TrainerHook):
         if eval_config is not None and eval_config.background:
             limit = eval_config.eval_timeout_seconds
             self._background = BackgroundEvaluation(self.evaluator, limit)
+        self._promised = PromisedEvaluations()
         self._submitted_epoch: int | None = None
+        self._has_waited = False
         self.replay_dir = None if replay_dir is None else Path(replay_dir).absolute()
         self.replays: dict[str, str] = {}
         """Simulation -> path of its newest replay."""
@@ -87,6 +97,61 @@ class EvaluationHook(TrainerHook):
     def _replay_interval(self) -> int:
         return 0 if self.eval_config is None else self.eval_config.replay_interval
 
+    @property
+    def _is_off(self) -> bool:
+        return self.eval_config is None or self.evaluator.config.eval_episodes == 0
+
+    def on_training_start(
+        self, trainer_state: TrainerState, policy: Policy, checkpoint_hook: Any, stats_client: Any
+    ) -> None:
+        """Begin with the evaluations that the run owes since before it was interrupted."""
+        state, services = trainer_state, _Services(checkpoint_hook, stats_client, None)
+        state.owes_scores, self._has_waited = False, False
+        state.late_scores = None if self._background is None else []
+        if self._is_off:
+            return
+        store = getattr(checkpoint_hook, "owed_evaluations", None)
+        for moment, weights in self._promised.take_up(
+            store, state.epoch, stats_client, replay_dir=self.replay_dir
+        ):
+            if self._background is not None:
+                self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
+                self._background.submit(moment, policy, weights)
+            else:
+                self._judge_owed(moment, state, policy, weights, services)
+        self._tell_what_is_awaited(services)
+
+    def _judge_owed(
+        self,
+        moment: Moment,
+        state: TrainerState,
+        policy: Policy,
+        weights: Path,
+        services: _Services,
+    ) -> None:
+        """Do here what was promised when evaluation was in the background."""
+        before = copy.deepcopy(policy)
+        try:
+            load_weights(weights, before)
+            if moment.is_scored:
+                self.evaluator.evaluate(before)
+                self._take_scores(state, moment, self.evaluator.results, services)
+                self._submitted_epoch = moment.epoch
+        except Exception as error:  # noqa: BLE001  # raised again where it is not the first
+            self._fail(moment.epoch, error)
+            return
+        if moment.replay_dir is not None:
+            recorded = self._record_replays(before, moment.replay_dir, moment)
+            self._tell_of_replays(moment, recorded, services)
+
+    def on_epoch_start(self, stats_client: Any) -> None:
+        """What arrived was recorded by all hooks: it is not owed any more."""
+        self._promised.keep_only(self._unfinished, stats_client)
+
+    @property
+    def _unfinished(self) -> set[int]:
+        return set() if self._background is None else self._background.unfinished
+
     def on_epoch_end(
         self,
         trainer_state: TrainerState,
@@ -97,13 +162,14 @@ class EvaluationHook(TrainerHook):
     ) -> None:
         """Score and record the policy when their intervals have passed; take in what arrived."""
         config, epoch = self.eval_config, trainer_state.epoch
-        if config is None or self.evaluator.config.eval_episodes == 0:
+        if config is None or self._is_off:
             return
         services = _Services(checkpoint_hook, stats_client, wandb_run)
         self._unrecorded_epoch = epoch
         is_scored = crossed(epoch - 1, epoch, config.evaluate_interval)
         is_recorded = crossed(epoch - 1, epoch, config.replay_interval)
         if self._background is not None:
+            trainer_state.late_scores = []
             self._take_in(trainer_state, services)
         moment = self._moment(trainer_state, services, is_scored, is_recorded)
         self._judge(moment, trainer_state, policy, services)
@@ -117,23 +183,35 @@ class EvaluationHook(TrainerHook):
         wandb_run: Any = None,
     ) -> None:
         """Score and record the final policy, unless that was done already, or a signal says to hurry."""
-        if trainer_state.shared.get("stop_signal") is not None:
+        if self._is_off:
             return
-        if self.eval_config is None or self.evaluator.config.eval_episodes == 0:
+        if self._background is not None:
+            trainer_state.late_scores = []
+            trainer_state.owes_scores = True  # until they are there
+        if _is_hurried(trainer_state):
             return
         epoch, services = trainer_state.epoch, _Services(checkpoint_hook, stats_client, wandb_run)
         is_new = trainer_state.eval_epoch != epoch
         is_scored = is_new and self._submitted_epoch != epoch
         is_recorded = self._unrecorded_epoch == epoch and self._replay_interval > 0
+        if is_scored and self._unrecorded_epoch is None:
+            self._promised.look_up(
+                epoch, stats_client
+            )  # it was trained, perhaps scored, before a crash
         moment = self._moment(trainer_state, services, is_scored, is_recorded)
         self._judge(moment, trainer_state, policy, services)
         if self._background is not None:
             self._take_in(trainer_state, services, wait=True)
+            trainer_state.owes_scores = bool(self._background.unfinished)
+        elif is_new and self._submitted_epoch == epoch:  # it was owed, and done when training began
+            trainer_state.record_scores(self.eval_scores)
         if is_new and checkpoint_hook is not None and trainer_state.eval_epoch == epoch:
             checkpoint_hook.save_score(trainer_state)
 
-    def close(self) -> None:
-        """End the process that plays in the background."""
+    def close(self, exc: BaseException | None = None, stats_client: Any = None) -> None:
+        """End the process that plays in the background; what it has not done stays owed."""
+        if exc is None:  # else some hooks have perhaps not recorded what arrived last
+            self._promised.keep_only(self._unfinished, stats_client)
         self._submitted_epoch = self._unrecorded_epoch = None
         if self._background is not None:
             self._background.close()
@@ -156,9 +234,7 @@ class EvaluationHook(TrainerHook):
             self._unrecorded_epoch = None
         try:
             if self._background is not None:
-                self._submitted_epoch = state.epoch if moment.is_scored else self._submitted_epoch
-                self._background.submit(moment, policy)
-                self._tell_what_is_awaited(services)
+                self._submit(self._background, moment, state, policy, services)
                 return
             scores = self.evaluator.evaluate(policy) if moment.is_scored else None
         except Exception as error:  # noqa: BLE001  # raised again where it is not the first
@@ -172,6 +248,27 @@ class EvaluationHook(TrainerHook):
             recorded = self._record_replays(policy, moment.replay_dir, moment)
             self._tell_of_replays(moment, recorded, services)
 
+    def _submit(
+        self,
+        background: BackgroundEvaluation,
+        moment: Moment,
+        state: TrainerState,
+        policy: Policy,
+        services: _Services,
+    ) -> None:
+        if background.wait_for_room(lambda: _is_hurried(state)) and not self._has_waited:
+            self._has_waited = True
+            warnings.warn(
+                f"{MAX_WAITING} evaluations are in line, so training waits for them; raise "
+                "evaluate_interval, or lower eval_episodes",
+                MettaWarning,
+                stacklevel=2,
+            )
+        self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
+        store = getattr(services.checkpoint_hook, "owed_evaluations", None)
+        background.submit(moment, policy, self._promised.add(store, moment, policy))
+        self._tell_what_is_awaited(services)
+
     def _record_replays(self, policy: Policy, folder: str, moment: Moment) -> Recorded:
         try:
             return self.evaluator.record(policy, folder, **moment.about())
@@ -184,7 +281,7 @@ class EvaluationHook(TrainerHook):
         self.replays |= recorded.files
         record = getattr(services.stats_client, "record_replay", None)
         for name, path in recorded.files.items():
-            if record is not None:
+            if record is not None and not self._promised.is_recorded("replay", moment.epoch, name):
                 record(**moment.about(), simulation=name, uri=Path(path).absolute().as_uri())
         if services.wandb_run is not None and recorded.files:
             try:
@@ -197,15 +294,19 @@ class EvaluationHook(TrainerHook):
     def _take_in(self, state: TrainerState, services: _Services, *, wait: bool = False) -> None:
         """Record what the background found out since the last time."""
         assert self._background is not None
-        for outcome in self._background.collect(wait=wait):
-            moment, results = outcome.moment, outcome.results
-            if outcome.error is not None:
-                self._fail(moment.epoch, outcome.error)
-            elif results is None:
-                self._tell_of_replays(moment, outcome.recorded, services)
-            else:
-                self._take_scores(state, moment, results, services, wait=wait)
-        self._tell_what_is_awaited(services)
+        while True:
+            for outcome in self._background.collect():
+                moment, results = outcome.moment, outcome.results
+                if outcome.error is not None:
+                    self._fail(moment.epoch, outcome.error)
+                elif results is None:
+                    self._tell_of_replays(moment, outcome.recorded, services)
+                else:
+                    self._take_scores(state, moment, results, services, is_over=wait)
+            self._tell_what_is_awaited(services)
+            if not wait or not self._background.unfinished or _is_hurried(state):
+                return
+            self._background.wait(_WAIT_SECONDS)
 
     def _tell_what_is_awaited(self, services: _Services) -> None:
         """Checkpoints of policies that are being scored may be the best, and must not go before that."""
@@ -220,17 +321,22 @@ class EvaluationHook(TrainerHook):
         results: SuiteResults,
         services: _Services,
         *,
-        wait: bool,
+        is_over: bool = False,
     ) -> None:
+        """Note late scores; the event comes last, because it says that nothing is left to do."""
         self.evaluator.results, scores = results, results.summary
-        _tell_of_missing(moment, results)
-        self._record(moment, scores, results, services.stats_client)
-        state.late_scores = scores
+        warn_of_missing(results, moment.epoch)
         save = getattr(services.checkpoint_hook, "save_late_score", None)
-        if wait and moment.epoch == state.epoch:
+        if is_over and moment.epoch == state.epoch:
             state.record_scores(scores)
         elif save is not None and moment.policy_uri is not None:
             save(moment.epoch, scores)
+        if (
+            not self._promised.is_recorded("evaluation", moment.epoch)
+            and state.late_scores is not None
+        ):
+            state.late_scores.append(LateScores(moment.epoch, moment.agent_step, scores))
+        self._record(moment, scores, results, services.stats_client, is_late=True)
 
     def _fail(self, epoch: int, error: Exception) -> None:
         config = self.evaluator.config
@@ -250,14 +356,18 @@ class EvaluationHook(TrainerHook):
         scores: EvalRewardSummary,
         results: SuiteResults | None,
         stats_client: Any,
+        *,
+        is_late: bool = False,
     ) -> None:
         self.failures_in_a_row = 0
         self.eval_scores = scores
-        if stats_client is None:
+        if stats_client is None or self._promised.is_recorded("evaluation", moment.epoch):
             return
         payload = scores.to_dict()
         if results is not None:
             payload["episodes"] = {name: one.summary() for name, one in results.episodes.items()}
+        if is_late:  # no row of metrics has these scores
+            payload["late_row"] = scores.to_metrics()
         stats_client.record_evaluation(
             epoch=moment.epoch,
             agent_step=moment.agent_step,
@@ -270,12 +380,6 @@ class EvaluationHook(TrainerHook):
         return self.eval_scores
 
 
-def _tell_of_missing(moment: Moment, results: SuiteResults) -> None:
-    missing = {name: one.num_missing for name, one in results.episodes.items() if one.num_missing}
-    if missing:
-        warnings.warn(
-            f"simulations of epoch {moment.epoch} were ended by their time limit; episodes that are "
-            f"missing: {missing}",
-            MettaWarning,
-            stacklevel=3,
-        )
+def _is_hurried(state: TrainerState) -> bool:
+    """Whether a signal says that nobody has time to wait."""
+    return state.shared.get("stop_signal") is not None

@@ -1,6 +1,6 @@
 """The process that judges policies, and how the trainer starts it, talks to it and ends it.
 
-A job is a folder with the policy's weights, and what shall be played: the one is sent as a line with its
+A job is a file with the policy's weights, and what shall be played: the one is sent as a line with its
 path, the other follows as so many bytes. Answers are lines of JSON: the scores, and then the replays where
 both are wanted, so that scores do not wait for pictures. What is pickled goes through the pipe between a
 trainer and its own process only, never through a file.
@@ -89,9 +89,13 @@ class JudgeProcess:
         """Whether nothing more can come of it."""
         return self._has_hung_up or self._end.within(0)
 
-    def give(self, folder: Path, job: bytes) -> None:
-        """Let it play a job, when the one before is over; an `OSError` where it has ended."""
-        _write_all(self._commands.fileno(), f"{len(job)} {folder}\n".encode() + job)
+    def give(self, weights: Path, job: bytes, *, is_temporary: bool = False) -> None:
+        """Let it play a job, when the one before is over; an `OSError` where it has ended.
+
+        The folder of weights that are temporary is removed when they are read.
+        """
+        about = json.dumps([len(job), str(weights), is_temporary])
+        _write_all(self._commands.fileno(), f"{about}\n".encode() + job)
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
         """What it says within that time; None: nothing, or it has ended."""
@@ -146,17 +150,17 @@ def described_job(evaluator: Any, policy: Policy, moment: Moment | None = None) 
     return pack((evaluator, shell, moment or Moment(0, 0), torch.get_num_threads()))
 
 
-def write_weights(folder: Path, weights: FrozenPolicy) -> None:
-    """Put the weights of a job into its folder, which whoever plays it removes."""
-    save_policy(folder / _WEIGHTS_FILE, weights)
+def write_weights(folder: Path, weights: FrozenPolicy) -> Path:
+    """Put the weights of a job into a folder of their own; returns their file."""
+    return save_policy(folder / _WEIGHTS_FILE, weights)
 
 
-def _read_job(folder: Path, job: bytes) -> tuple[Any, Policy, Moment]:
+def _read_job(weights: Path, job: bytes) -> tuple[Any, Policy, Moment]:
     evaluator, policy, moment, num_threads = unpack(job)
     torch.set_num_threads(num_threads)
     for tensor in policy.state_dict(keep_vars=True).values():
         tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
-    load_weights(folder / _WEIGHTS_FILE, policy)
+    load_weights(weights, policy)
     return evaluator, policy, moment
 
 
@@ -175,16 +179,17 @@ def _serve(
     warnings.simplefilter("ignore")  # the trainer reads the results, and warns
     with os.fdopen(os.dup(commands.fileno()), "rb") as jobs, contextlib.suppress(BrokenPipeError):
         while line := jobs.readline():
-            length, _, folder = line[:-1].decode().partition(" ")
-            for answer in _judged(Path(folder), jobs.read(int(length))):
+            length, weights, is_temporary = json.loads(line)
+            for answer in _judged(Path(weights), jobs.read(length), is_temporary=is_temporary):
                 _write_all(answers.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def _judged(folder: Path, job: bytes) -> Iterator[dict[str, Any]]:
+def _judged(weights: Path, job: bytes, *, is_temporary: bool) -> Iterator[dict[str, Any]]:
     """Answers to a job, the last one without ``more``."""
     try:
-        evaluator, policy, moment = _read_job(folder, job)
-        shutil.rmtree(folder, ignore_errors=True)
+        evaluator, policy, moment = _read_job(weights, job)
+        if is_temporary:
+            shutil.rmtree(weights.parent, ignore_errors=True)
         is_recorded = moment.replay_dir is not None
         if moment.is_scored:
             evaluator.evaluate(policy)

@@ -68,6 +68,7 @@ class MetricsHook(TrainerHook):
         self._last_step = 0
         self._last_beat = -float("inf")
         self._last_scores: dict[str, float] = {}
+        self._has_late_rows = False
         self._end: tuple[str, str] | None = None
         self._last_epoch: tuple[Mapping[str, float], Any, Any] = ({}, None, None)
 
@@ -121,6 +122,7 @@ class MetricsHook(TrainerHook):
         is_due = crossed(before, epoch, self._settings.log_interval)
         if is_due or self._is_over(trainer_state):  # the last row belongs to the last checkpoint
             self._log_epochs(trainer_state)
+        self._log_late_scores(trainer_state)
         self._beat(trainer_state)
 
     def _is_over(self, state: TrainerState) -> bool:
@@ -139,10 +141,17 @@ class MetricsHook(TrainerHook):
         will_go_on = trainer_state.shared.get("stop_signal") is not None
         if trainer_state.epoch > trainer_state.stats.stats_epoch_start and not will_go_on:
             self._log_epochs(trainer_state)
-        elif trainer_state.eval_scores.to_metrics() != self._last_scores:
+        elif self._shown_scores(trainer_state).to_metrics() != self._last_scores:
             self._log_row(trainer_state, {}, {})
-        # a signal in the last moments of a run that is done stops nothing any more
-        self._end = reason, "stopped" if trainer_state.stop_reason == reason else "done"
+        self._log_late_scores(trainer_state)
+        if self._has_late_rows and not will_go_on:
+            assert self._logger is not None
+            self._logger.settle()
+        # a signal in the last moments of a run that is done stops nothing but evaluations
+        is_stopped = trainer_state.stop_reason == reason
+        if will_go_on and trainer_state.owes_scores:
+            is_stopped, reason = True, trainer_state.stop_reason or reason
+        self._end = reason, "stopped" if is_stopped else "done"
 
     def on_exception(self, exc: BaseException) -> None:
         """Remember how the run ended."""
@@ -176,7 +185,8 @@ class MetricsHook(TrainerHook):
         if self._settings.monitor_seconds:
             self._monitor = setup_monitoring(self._settings.monitor_seconds)
         self._hyperparameters = hyperparameters_of(config)
-        self._last_step, self._last_scores = state.agent_step, state.eval_scores.to_metrics()
+        self._last_step, self._has_late_rows = state.agent_step, False
+        self._last_scores = self._shown_scores(state).to_metrics()
         stats = state.stats
         if self._client is not None:
             name = str(state.shared.get("run_name", "training"))
@@ -185,10 +195,14 @@ class MetricsHook(TrainerHook):
             stats.stats_run_id = self._client.create_run(name, about, from_epoch=state.epoch)
         assert self._logger is not None
         last_row = self._logger.rewind(state.epoch)
+        is_logged = last_row is not None and last_row.epoch == state.epoch
         if last_row is not None:
             self._hyperparameters = {}  # the run's first row has them
+            if is_logged:  # with scores that no checkpoint has, where a crash came between
+                told = last_row.metrics.items()
+                self._last_scores = {name: n for name, n in told if name.startswith("eval_")}
         was_due = crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval)
-        if last_row == state.epoch or (last_row is None and was_due):
+        if is_logged or (last_row is None and was_due):
             # a row of these epochs was logged, or it was due and nobody listened
             stats.clear_rollout_stats(state.epoch)
         self.timer.start("total")
@@ -233,17 +247,29 @@ class MetricsHook(TrainerHook):
             losses,
             agent_step=state.agent_step,
             epoch=state.epoch,
-            eval_scores=self._new_scores(state),
+            eval_scores=self._shown_scores(state),
             span=self._span(num_epochs, state.agent_step - self._last_step),
             sections=sections,
         )
         self._logger.log(row, agent_step=state.agent_step, epoch=state.epoch)
-        self._last_step, self._last_scores = state.agent_step, state.eval_scores.to_metrics()
+        self._last_step = state.agent_step
+        self._last_scores = self._shown_scores(state).to_metrics()
 
-    def _new_scores(self, state: TrainerState) -> EvalRewardSummary:
-        """The newest scores: of this epoch, or the last that came from the background."""
-        is_of_now = state.late_scores is None or state.eval_epoch == state.epoch
-        return state.eval_scores if is_of_now else state.late_scores or EvalRewardSummary()
+    def _shown_scores(self, state: TrainerState) -> EvalRewardSummary:
+        """What rows of epochs tell: the last scores, unless scores come late and have rows of their own."""
+        return state.eval_scores if state.late_scores is None else EvalRewardSummary()
+
+    def _log_late_scores(self, state: TrainerState) -> None:
+        """A row for each policy that was scored in the background, of its own epoch."""
+        assert self._logger is not None
+        log = self._logger.event_log
+        for epoch, agent_step, scores in state.late_scores or ():
+            row = scores.to_metrics()
+            self._has_late_rows = True
+            self._logger.log(row, agent_step=agent_step, epoch=epoch, is_late=True)
+            if self._client is None and log is not None:  # else the event is there already
+                told = {**scores.to_dict(), "late_row": row}
+                StatsClient(log).record_evaluation(epoch=epoch, agent_step=agent_step, scores=told)
 
     def _span(self, num_epochs: int, num_steps: int) -> Span:
         return Span(num_epochs, num_steps, self.timer.lap_all(), self.timer.elapsed_all())

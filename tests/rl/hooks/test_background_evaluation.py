@@ -1,5 +1,6 @@
 """Evaluation in a process of its own: what it finds, what it costs a run, and how it ends."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -23,8 +24,9 @@ from metta.envs.toy import CorridorEnv
 from metta.errors import HookError, MettaWarning
 from metta.rl.evaluator import PolicyEvaluator
 from metta.rl.hooks import EvaluationHook, TrainerHook
-from metta.rl.hooks.background_evaluation import MOST_WAITING, BackgroundEvaluation, Moment
+from metta.rl.hooks.background_evaluation import MAX_WAITING, BackgroundEvaluation, Moment
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.store.policy_file import save_policy
 from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig
 from metta.train.train_config import EvaluationConfig
 
@@ -132,14 +134,50 @@ def test_the_outcome_says_why_when_an_evaluation_fails(
         evaluations.close()
 
 
-def test_the_oldest_is_left_out_when_too_many_wait() -> None:
-    evaluations = BackgroundEvaluation(PolicyEvaluator(Hanging, CONFIG), 600.0)
+class DyingOnce(CorridorEnv):
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self.marker = Path(marker)
+
+    def _advance(self, action: int) -> Any:
+        if not self.marker.exists():
+            self.marker.touch()
+            os._exit(7)
+        return super()._advance(action)
+
+
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_an_evaluation_is_played_again_when_its_process_dies(
+    tmp_path: Path, is_in_file: bool
+) -> None:
+    policy, file = corridor_policy(), tmp_path / "policy.safetensors"
+    expected = PolicyEvaluator(CorridorEnv, CONFIG).evaluate(policy)
+    env = functools.partial(DyingOnce, str(tmp_path / "has-died"))
+    evaluations = BackgroundEvaluation(PolicyEvaluator(env, CONFIG), 60.0)
+    if is_in_file:
+        save_policy(file, policy)
     try:
-        for epoch in range(1, MOST_WAITING + 2):  # one plays, the others wait
+        evaluations.submit(Moment(1, 1), policy, file if is_in_file else None)
+        (outcome,) = evaluations.collect(wait=True)
+    finally:
+        evaluations.close()
+    assert outcome.error is None
+    assert outcome.results is not None
+    assert outcome.results.summary.avg_category_score == expected.avg_category_score
+    assert file.exists() == is_in_file
+
+
+def test_none_is_left_out_when_many_wait() -> None:
+    evaluations = BackgroundEvaluation(PolicyEvaluator(Hanging, CONFIG), 600.0)
+    looks: list[int] = []
+    try:
+        for epoch in range(1, MAX_WAITING + 2):  # one plays, the others wait
+            assert not evaluations.wait_for_room()
             evaluations.submit(Moment(epoch, 0), corridor_policy())
-        with pytest.warns(MettaWarning, match="evaluations wait, so that of epoch 2 is left out"):
-            evaluations.submit(Moment(99, 0), corridor_policy())
-        assert evaluations.epochs == {1, *range(3, MOST_WAITING + 2), 99}
+        # the next one waits for room, until a signal says to hurry
+        assert evaluations.wait_for_room(lambda: looks.append(1) or len(looks) > 2)  # type: ignore[func-returns-value]  # append gives None
+        evaluations.submit(Moment(99, 0), corridor_policy())
+        assert evaluations.epochs == evaluations.unfinished == {*range(1, MAX_WAITING + 2), 99}
         pid = evaluations.pid
         assert pid is not None
         assert evaluations.collect() == []
@@ -196,7 +234,7 @@ class Watching(TrainerHook):
     def on_epoch_end(self, trainer_state: Any) -> None:
         self.seen.append((trainer_state.late_scores, trainer_state.eval_epoch))
         assert self.hook._background is not None
-        self.hook._background._advance(wait=True)
+        self.hook._background.wait()
 
 
 def judged(background: bool, **config: Any) -> tuple[Any, ...]:
@@ -214,14 +252,16 @@ def test_scores_belong_to_their_epoch_when_they_arrive_later() -> None:
     state, client, saving, watching, digest, hook = judged(True, evaluate_interval=2)
     expected = judged(False, evaluate_interval=2)
     assert [record["epoch"] for record in client.records] == [2, 4]
+    rows = [record["scores"].pop("late_row") for record in client.records]
     assert client.records == expected[1].records
+    assert rows[1] == state.eval_scores.to_metrics()
     assert (digest, state.eval_epoch) == (expected[4], 4)
     assert hook.get_eval_scores() == state.eval_scores == expected[0].eval_scores
     # what is saved does not know of them before the end, others do when they arrive
-    arrived = [late is not None for late, _ in watching.seen]
-    assert arrived == [False, False, True, True]
+    arrived = [[one.epoch for one in late] for late, _ in watching.seen]
+    assert arrived == [[], [], [2], []]
     assert [epoch for _, epoch in watching.seen] == [None] * 4
-    assert saving.late == [(2, watching.seen[2][0])]
+    assert saving.late == [(2, watching.seen[2][0][0].scores)]
     # its checkpoint stays until then
     assert saving.awaited == [set(), {2}, set(), {4}, set()]
     assert saving.saved == [4]

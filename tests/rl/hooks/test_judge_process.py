@@ -43,7 +43,7 @@ def test_jobs_are_answered_in_turn_when_one_of_them_fails(tmp_path: Path) -> Non
     judge = JudgeProcess(worker_context())
     try:
         for folder in folders:
-            judge.give(folder, job)
+            judge.give(folder / "policy.safetensors", job, is_temporary=True)
         answers = [judge.answer(100.0) for _ in folders]
         assert judge.answer(0.0) is None
         assert not judge.has_ended

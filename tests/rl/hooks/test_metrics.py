@@ -2,6 +2,7 @@ import inspect
 import math
 import re
 import threading
+from csv import DictReader
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from metrics_run import SmallRun, auxiliary_loss
 import metta
 from metta.curriculum import Curriculum
 from metta.loggers import EventLog, MetricRow, StatsClient, StatsLogger, SystemMonitor, read_events
+from metta.loggers.csv_file import CsvSink
+from metta.loggers.history import metric_rows
 from metta.rl.hooks.metrics import MetricsHook
-from metta.rl.training_state import TrainerState
+from metta.rl.training_state import LateScores
 from metta.sim.scores import EvalRewardSummary
 from metta.timing import Stopwatch
 from metta.train.run_config import CurriculumConfig, LoggingConfig
@@ -420,11 +423,35 @@ def test_the_end_lies_behind_the_first_step_when_schedules_began_later(
     assert "1,016 / 1,100 steps" in capsys.readouterr().out
 
 
-def test_a_row_has_the_newest_scores_when_some_came_from_the_background() -> None:
-    before, late = EvalRewardSummary({"task/a": 1.0}), EvalRewardSummary({"task/a": 2.0})
-    hook, state = MetricsHook(), TrainerState(epoch=5, eval_epoch=3, eval_scores=before)
-    assert hook._new_scores(state) is before
-    state.late_scores = late
-    assert hook._new_scores(state) is hook._new_scores(state) is late
-    state.record_scores(before)
-    assert hook._new_scores(state) is before
+@pytest.mark.parametrize("has_client", [False, True])
+def test_late_scores_are_rows_of_their_own_epoch(tmp_path: Path, has_client: bool) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    csv = CsvSink(tmp_path / "metrics.csv")
+    run, late = SmallRun(), EvalRewardSummary({"task/a": 2.0})
+    client = StatsClient(log) if has_client else None
+    run.hooks.add(MetricsHook(None, client, logger=StatsLogger([csv], event_log=log), config=QUIET))
+    with run.training():
+        for _ in range(3):
+            run.state.late_scores = []
+            if run.state.epoch == 2:
+                run.state.late_scores.append(LateScores(1, 16, late))
+                if client is not None:  # as `EvaluationHook` does
+                    told = {**late.to_dict(), "late_row": late.to_metrics()}
+                    client.record_evaluation(epoch=1, agent_step=16, scores=told)
+            run.epoch()
+        run.state.late_scores = []
+    rows = metric_rows(log.path)
+    assert [(row.epoch, row.is_late) for row in rows] == [
+        (1, False),
+        (1, True),
+        (2, False),
+        (3, False),
+    ]
+    assert (rows[1].agent_step, rows[1].metrics) == (16, late.to_metrics())
+    assert not any(
+        name.startswith("eval_") for row in rows for name in row.metrics if not row.is_late
+    )
+    with csv.path.open() as file:
+        lines = list(DictReader(file))
+    assert [line["epoch"] for line in lines] == ["1", "1", "2", "3"]
+    assert [line["eval_task/a"] for line in lines] == ["", "2.0", "", ""]
