@@ -5,12 +5,15 @@ A run is killed after epoch 4 of 6. Each trial damages one file of a copy (all b
 damaged file, or where the finished run is that of an undisturbed copy to the bit: state, rows, settings.
 """
 
+import contextlib
 import os
+import queue
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from faults import training
@@ -33,6 +36,8 @@ _SETTINGS = {
 }  # fmt: skip
 _KILLED_AFTER = 4
 _SECONDS = 120.0
+_AT_ONCE = 2
+_PRELOADED = ["faults.damaged_runs:warm_up", "matplotlib.pyplot"]
 _EVERY_REAL_PROCESS = 14
 """One trial in so many is a process of its own, as a user starts it; the others are forked."""
 _NOT_COMPARED = ("conditions", "policy_tracker", "environments")
@@ -43,25 +48,41 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     """All damages, or `count` of them at equal distances."""
     damages = all_damages(seed)
     chosen = [damages[i * len(damages) // count] for i in range(count)] if count else damages
-    with Zygote(
-        ["faults.damaged_runs:warm_up", "matplotlib.pyplot"], cwd=Path(__file__).parents[1]
-    ) as zygote:
-        for name, number in (("run", 1), ("other", 2)):
-            begun = zygote.start(
-                "faults.damaged_runs:begin", folder=str(folder / name), seed=number
-            )
-            assert begun.wait(_SECONDS) == -9
-            add_late_score(folder / name / "checkpoints", 2, 1.5 * number)
-        whole = shutil.copytree(folder / "run", folder / "whole")
-        expected = _resumed(zygote, whole)
-        assert expected == (0, ""), expected
-        for number, damage in enumerate(chosen):
+    with contextlib.ExitStack() as stack:
+        zygotes = queue.SimpleQueue[Zygote]()
+        for _ in range(_AT_ONCE):
+            zygotes.put(stack.enter_context(Zygote(_PRELOADED, cwd=Path(__file__).parents[1])))
+        _prepare(zygotes, folder)
+
+        def play(number: int, damage: Damage) -> Trial:
             is_real = count == 0 and number % _EVERY_REAL_PROCESS == 0
-            yield _trial(None if is_real else zygote, damage, folder, seed)
+            zygote = zygotes.get()
+            try:
+                place = folder / f"damaged-{number}"
+                return _trial(None if is_real else zygote, damage, place, seed)
+            finally:
+                zygotes.put(zygote)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            yield from pool.map(play, range(len(chosen)), chosen)
 
 
-def _trial(zygote: Zygote | None, damage: Damage, folder: Path, seed: int) -> Trial:
-    place = shutil.copytree(folder / "run", folder / "damaged")
+def _prepare(zygotes: "queue.SimpleQueue[Zygote]", folder: Path) -> None:
+    """The run to be damaged, another one, and the first as it ends where nobody damages it."""
+    zygote = zygotes.get()
+    for name, number in (("run", 1), ("other", 2)):
+        begun = zygote.start("faults.damaged_runs:begin", folder=str(folder / name), seed=number)
+        assert begun.wait(_SECONDS) == -9
+        add_late_score(folder / name / "checkpoints", 2, 1.5 * number)
+    whole = shutil.copytree(folder / "run", folder / "whole")
+    expected = _resumed(zygote, whole)
+    assert expected == (0, ""), expected
+    zygotes.put(zygote)
+
+
+def _trial(zygote: Zygote | None, damage: Damage, place: Path, seed: int) -> Trial:
+    folder = place.parent
+    shutil.copytree(folder / "run", place)
     damage.harm(place, folder / "other")
     code, said = _resumed(zygote, place)
     outcome, how = verdict(damage, code, said, folder / "whole", place)
@@ -105,7 +126,7 @@ def _state_of(run: Path) -> dict[str, str]:
 
 def _resumed(zygote: Zygote | None, run: Path) -> tuple[int, str]:
     """Exit code and standard error of ``metta resume``."""
-    told = run.parent / "told"
+    told = run.with_suffix(".told")
     if zygote is not None:
         child = zygote.start("faults.damaged_runs:resume", folder=str(run), told=str(told))
         return child.wait(_SECONDS), told.read_text()

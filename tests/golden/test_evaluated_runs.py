@@ -86,6 +86,7 @@ def trained(folder: Path, **more: Any) -> tuple[dict[int, list[dict[str, str]]],
     for lines in digests.values():
         for line in lines:
             del line[NAMES_FILES]
+            del line["conditions"]  # which hold the settings
     return digests, generators()
 
 
