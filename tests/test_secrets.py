@@ -6,7 +6,8 @@ import pytest
 
 from metta import secrets
 from metta.errors import ConfigError
-from metta.secrets import exposure, looks_secret, resolve, resolve_all, scrub, scrub_all
+from metta.secret_names import looks_secret
+from metta.secrets import exposure, resolve, resolve_all, scrub, scrub_all
 
 
 @pytest.fixture(autouse=True)
