@@ -28,6 +28,7 @@ CAMPAIGNS: dict[str, int] = {
     "worker_faults": 1000,
     "trainer_kills": 200,
     "planted_secrets": 68,
+    "planted_names": 0,
     "bad_numbers": 240,
     "soak": 20,
     "bad_files": 10_000,

@@ -4,48 +4,23 @@ import functools
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 from metta.errors import ConfigError
+from metta.secret_names import REFERENCE, looks_secret, secret_parts
 
-__all__ = ["exposure", "looks_secret", "resolve", "resolve_all", "scrub", "scrub_all"]
+__all__ = ["exposure", "resolve", "resolve_all", "scrub", "scrub_all"]
 
 _MASK = "***"
-_REFERENCE = re.compile(r"env:([A-Za-z_]\w*)")
 _SHORTEST = 6
-"""Shorter values are in too many texts by chance."""
-_COMMON = {"anonymous", "default", "disabled", "enabled", "localhost", "passwd", "password",
-           "private", "public", "secret"}  # fmt: skip
+"""Shorter values of variables are in too many texts by chance."""
+_COMMON = {"anonymous", "bearer", "default", "disabled", "enabled", "localhost", "passwd", "password",
+           "postgres", "private", "public", "secret"}  # fmt: skip
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_SECRET_WORDS = {"apikey", "auth", "authorization", "bearer", "credential", "credentials", "jwt", "oauth",
-                 "passphrase", "passwd", "password", "passwords", "pwd", "secret", "secrets",
-                 "token"}  # fmt: skip
-_KINDS = {"access", "api", "auth", "encryption", "private", "secret", "service", "signing", "ssh"}
-_KEYS = {"key", "keys", "token", "tokens"}
-_QUALIFIERS = {"dev", "live", "new", "old", "prod", "staging", "test", "v", "value"}
-_STEMS = ("auth", "bearer", "credential", "jwt", "key", "pass", "pwd", "secret", "sig",
-          "token")  # fmt: skip
-"""Every secret name has one of these in it."""
-_PROSE = {"auth", "authorization", "bearer", "secret", "token"}
-"""Names after which a colon may begin a sentence: ``unexpected token: ...``."""
-
-_USER_INFO = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]{1,20}://)([^/?#\s\"'<>\\]+)@")
-_QUERY = re.compile(r"([?&;](?:key|sig|signature)=)[^\s&#;\"'\\]+", re.IGNORECASE)
-_SAYS = re.compile(  # name='value', "name": "value", name=value, name: value, --name value
-    r"(?<![\w.-])(?P<name>[\w.-]++)(?:\\?[\"']?\s*[=:]\s*(?P<quote>\\?[\"'])|=|(?P<colon>: +))"
-    r"|(?<!\S)(?P<option>--[\w.-]++) +"
-)
-"""A name, up to where its value begins."""
-_BARE_VALUE = re.compile(r"[^\s&,;#\"'\\<>()\[\]{}]*")
-_ARGUMENT = re.compile(r"(-{0,2}([\w.-]+)=)(?!env:).+", re.DOTALL)
-_HEADER = re.compile(
-    r"(\bauthorization\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]+ )?+|\bbearer )[\w.~+/=-]{6,}",
-    re.IGNORECASE,
-)
+_ARGUMENT = re.compile(r"(-{0,2}([\w.-]+)=)(?!env:)(.+)", re.DOTALL)
 
 _resolved: dict[str, None] = {}
 """Values that references stood for in this process."""
@@ -53,25 +28,12 @@ _forms: tuple[str, ...] = ()
 _forms_are_of: tuple[int, dict[Any, Any]] = (0, {})
 
 
-@functools.lru_cache(4096)
-def looks_secret(name: str) -> bool:
-    """Whether a setting or variable of this name holds a secret: ``api_key``, ``dbPassword``, ``HF_TOKEN``.
-
-    Whole words at the end of the name count, so ``num_tokens``, ``token_dim`` and ``author`` do not.
-    """
-    words = [word.lower() for word in _WORD.findall(name)]
-    while words and words[-1] in _QUALIFIERS:
-        words.pop()
-    words = ["", *words]
-    return words[-1] in _SECRET_WORDS or (words[-1] in _KEYS and words[-2] in _KINDS)
-
-
 def resolve(value: Any) -> Any:
     """The value of the environment variable that ``env:NAME`` names; everything else as it is.
 
     A variable that is not set or empty is a `ConfigError`.
     """
-    reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    reference = REFERENCE.fullmatch(value) if isinstance(value, str) else None
     if reference is None:
         return value
     found = os.environ.get(reference[1])
@@ -101,9 +63,9 @@ def exposure(name: str, text: str) -> str | None:
     """Why this text must not be written to a file under this name; None where it may."""
     if _tells_nothing(text):
         return None
-    if looks_secret(name):
+    if looks_secret(name, text):
         return "looks like a secret by its name"
-    if _has_password(text) or _without_names(text) != text:
+    if any(text[begin:end] != _MASK for begin, end in secret_parts(text)):
         return "has credentials in it"
     for variable, value in _secret_variables():
         if any(form in text for form in _forms_of((value,))):
@@ -112,21 +74,26 @@ def exposure(name: str, text: str) -> str | None:
 
 
 def _tells_nothing(text: str) -> bool:
-    return not text or text == _MASK or _REFERENCE.fullmatch(text) is not None
+    return not text or text == _MASK or REFERENCE.fullmatch(text) is not None
 
 
 def scrub(text: str) -> str:
     """The text without secrets.
 
     Hidden are values of references that were resolved, values of environment variables with secret names,
-    credentials in URLs, and what stands behind a secret name, as in ``password=...``.
+    texts of known shapes (tokens, credentials in URLs), and what stands behind a secret name, as in
+    ``password=...``.
     """
     for form in _known_forms():
         if form in text:
             text = text.replace(form, _MASK)
-    if "://" in text:
-        text = _USER_INFO.sub(rf"\1{_MASK}@", text)
-    return _without_names(text)
+    shown, reached = [], 0
+    for begin, end in sorted(secret_parts(text)):
+        if end > reached:
+            if begin >= reached:
+                shown += [text[reached:begin], _MASK]
+            reached = end
+    return "".join([*shown, text[reached:]])
 
 
 def scrub_all(data: Any) -> Any:
@@ -140,7 +107,7 @@ def _scrub_below(data: Any, *, is_secret: bool) -> Any:
     if isinstance(data, Mapping):
         return {
             scrub(name) if isinstance(name, str) else name: _scrub_below(
-                value, is_secret=is_secret or looks_secret(str(name))
+                value, is_secret=is_secret or looks_secret(str(name), value)
             )
             for name, value in data.items()
         }
@@ -155,50 +122,11 @@ def _scrub_item(items: Sequence[Any], index: int, is_secret: bool) -> Any:
     item, before = items[index], items[index - 1] if index else None
     if isinstance(item, str):
         argument = _ARGUMENT.fullmatch(item)
-        if argument and looks_secret(argument[2]):
+        if argument and looks_secret(argument[2], argument[3]):
             return f"{argument[1]}{_MASK}"
-        if isinstance(before, str) and before.startswith("--") and looks_secret(before):
+        if isinstance(before, str) and before.startswith("--") and looks_secret(before, item):
             is_secret = True
     return _scrub_below(item, is_secret=is_secret)
-
-
-def _without_names(text: str) -> str:
-    """Hide what follows a name that looks like a secret; most texts have none of the stems."""
-    lowered = text.lower()
-    if not any(stem in lowered for stem in _STEMS):
-        return text
-    text = _HEADER.sub(rf"\1{_MASK}", text)
-    text = _QUERY.sub(rf"\1{_MASK}", text)
-    parts, reached = [], 0
-    for match in _SAYS.finditer(text):
-        if match.start() >= reached and _names_secret(match):
-            end = _end_of_value(match)
-            parts += [text[reached : match.end()], _MASK if end > match.end() else ""]
-            reached = end
-    return "".join([*parts, text[reached:]])
-
-
-def _names_secret(match: re.Match[str]) -> bool:
-    name = match["name"] or match["option"]
-    is_prose = match["colon"] and name.lower() in _PROSE
-    return looks_secret(name) and not is_prose and not _REFERENCE.match(match.string, match.end())
-
-
-def _end_of_value(match: re.Match[str]) -> int:
-    """Where a value ends: at its quote, at that of the whole argument, or at the next separator."""
-    text, begin = match.string, match.end()
-    before = text[max(match.start() - 1, 0) : match.start()]
-    mark = match["quote"] or (before if before in ("'", '"') and text[begin - 1] == "=" else "")
-    if not mark:
-        return _BARE_VALUE.match(text, begin).end()  # type: ignore[union-attr]  # it matches anything
-    end = text.find(mark, begin)
-    return len(text) if end < 0 else end
-
-
-def _has_password(text: str) -> bool:
-    """Whether it has a URL with a password; ``ssh://git@host`` has none, ``https://x@host`` is a token."""
-    found = _USER_INFO.findall(text)
-    return any(":" in user or scheme.lower().startswith("http") for scheme, user in found)
 
 
 def _known_forms() -> tuple[str, ...]:
@@ -208,12 +136,25 @@ def _known_forms() -> tuple[str, ...]:
     state = len(_resolved), dict(getattr(os.environ, "_data", os.environ))
     if state != _forms_are_of:
         values = tuple(value for _, value in _secret_variables())
-        _forms, _forms_are_of = _forms_of((*_resolved, *values)), state
+        parts = (part for value in _resolved for part in _parts_of(value))
+        _forms, _forms_are_of = _forms_of((*_resolved, *parts, *values)), state
     return _forms
 
 
-def _secret_variables() -> list[tuple[str, str]]:
-    return [(name, os.environ.get(name, "")) for name in list(os.environ) if looks_secret(name)]
+def _secret_variables() -> Iterator[tuple[str, str]]:
+    """Variables with what is secret of their values: the whole, or a part, as in a URL."""
+    for name, value in list(os.environ.items()):
+        if looks_secret(name, value):
+            yield name, value
+        else:
+            yield from ((name, part) for part in _parts_of(value))
+
+
+def _parts_of(value: str) -> Iterator[str]:
+    for begin, end in secret_parts(value):
+        part = value[begin:end]
+        password = part.partition(":")[2]  # of ``user:password`` in a URL
+        yield from (part, password, unquote(password))
 
 
 @functools.lru_cache(64)

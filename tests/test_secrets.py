@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -6,7 +7,9 @@ import pytest
 
 from metta import secrets
 from metta.errors import ConfigError
-from metta.secrets import exposure, looks_secret, resolve, resolve_all, scrub, scrub_all
+from metta.secret_names import looks_secret
+from metta.secrets import exposure, resolve, resolve_all, scrub, scrub_all
+from metta.train.settings import setting_paths
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +23,8 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         "token", "api_token", "apiKey", "API_KEY", "apikey", "dbPassword", "HF_TOKEN", "client_secret",
         "AWS_SECRET_ACCESS_KEY", "private_key", "credentials", "auth", "accessToken", "access_tokens",
+        "PGPASSWORD", "sslpassword", "DB_PASS", "GITHUB_PAT", "STRIPE_KEY", "KAGGLE_KEY", "SSHPASS", "pass",
+        "SECRET_KEY_BASE", "MONGO_PASS", "client.smtp_pass", "authtoken", "Set-Cookie", "LDAP_BIND_PW",
         "Authorization", "SECRET_V2", "DB_PASSWORD_PROD", "password2", "server.login.passwd", "x-api-key",
     ],
 )  # fmt: skip
@@ -32,10 +37,29 @@ def test_a_name_looks_secret_when_it_ends_in_a_secret_word(name: str) -> None:
     [
         "num_tokens", "numTokens", "token_dim", "max_token_length", "tokenizer", "secretary", "author",
         "authority", "auth_mode", "password_hash", "key", "keyboard", "monkey", "api", "tokens", "", "env",
+        "update_passes", "bypass", "compass", "forward_pass", "obs_key", "sort_key", "public_key",
+        "PUBLIC_KEY",
+        "PRIMARY_KEY", "MAX_TOKENS", "hotkey", "pin_memory", "path", "passes", "OLDPWD",
     ],
 )  # fmt: skip
 def test_a_name_is_innocent_when_the_word_is_part_of_another_or_describes_one(name: str) -> None:
     assert not looks_secret(name)
+
+
+def test_a_key_of_any_kind_is_secret_when_its_value_looks_random() -> None:
+    assert looks_secret("stripe_key", "4f9a8b7c6d5e4f3a2b1c0d9e")
+    assert not looks_secret("dataset_key", "d4rl/hopper-medium-replay-v2")
+    assert not looks_secret("obs_key", "pixels")
+    assert not looks_secret("public_key", "4f9a8b7c6d5e4f3a2b1c0d9e")
+
+
+def test_no_setting_and_no_metric_of_metta_looks_secret() -> None:
+    metrics = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+    names = {*setting_paths(), *re.findall(r"`([^`\s]+)`", metrics)}
+    assert len(names) > 200
+    value = "4f9a8b7c6d5e4f3a2b1c0d9e"
+    assert [name for name in sorted(names) if looks_secret(name, value)] == []
+    assert [name for name in names if scrub(f"{name}={value}") != f"{name}={value}"] == []
 
 
 def test_a_reference_becomes_the_value_when_its_variable_is_set(
@@ -147,6 +171,12 @@ def test_a_variable_is_innocent_when_its_name_is(monkeypatch: pytest.MonkeyPatch
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
         ("sent Bearer abcdefgh.ij", "sent Bearer ***"),
         ("password='never closed", "password='***"),
+        ("host=h sslpassword=abc dbname=d", "host=h sslpassword=*** dbname=d"),
+        ("UID=sa;PWD=abc;", "UID=sa;PWD=***;"),
+        ("Cookie: a=b; c=defgh", "Cookie: ***"),
+        ("a ghp_0123456789abcdefghijABCD b", "a *** b"),
+        ("aws AKIA0123456789ABCDEF.", "aws ***."),
+        ("x?X-Amz-Signature=abc&y=1", "x?X-Amz-Signature=***&y=1"),
     ],
 )
 def test_credentials_are_hidden_when_the_text_shows_what_they_are(text: str, scrubbed: str) -> None:
@@ -159,7 +189,9 @@ def test_credentials_are_hidden_when_the_text_shows_what_they_are(text: str, scr
     [
         "", "epoch=3 loss: 0.5", "num_tokens=5", "unexpected token: }", "api_key=env:NAME",
         "{'password': 'env:NAME'}", "file:///folder/a@b", "http://host:80/a", "password=", "token_dim: 64",
-        "'api_key' looks like a secret", "the author: somebody",
+        "'api_key' looks like a secret", "the author: somebody", "obs_key='pixels'", "pass: 3 of 5",
+        "key=5",
+        "ssh://git@host/a", "task-with-a-long-name-of-words", "eyJust", "forward_pass=0.25", "num_keys=3",
     ],
 )  # fmt: skip
 def test_a_text_stays_when_there_is_nothing_to_hide(text: str) -> None:

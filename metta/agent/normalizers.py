@@ -9,8 +9,11 @@ from torch import Tensor, nn
 from metta.ops.running_moments import Moments, batch_moments, merge, variance
 from metta.spaces import ObsSpec
 
-__all__ = ["ObsNormalizer", "ReturnNormalizer", "RunningNormalizer"]
+__all__ = ["MAX_DEVIATIONS", "ObsNormalizer", "ReturnNormalizer", "RunningNormalizer"]
 
+MAX_DEVIATIONS = 100.0
+"""How far from the mean a value may count, in deviations of at least 1; farther ones are moved there."""
+_MAX_FIRST_ROWS = 4096
 _EPSILON = 1e-8
 _EXACT = ("count", "mean", "m2")
 
@@ -19,7 +22,8 @@ class RunningNormalizer(nn.Module):
     """Mean and deviation of everything seen so far, over the leading axis.
 
     Before the first row that counts it changes nothing (mean 0, deviation 1). The moments stay
-    float64 whatever type a policy is cast to; `shift` and `scale` are their copies in its type.
+    float64 whatever type a policy is cast to; `shift` and `scale` are their copies in its type. One wild
+    value does not set them for good: it counts as one at `MAX_DEVIATIONS`.
     """
 
     count: Tensor
@@ -37,14 +41,40 @@ class RunningNormalizer(nn.Module):
         self.register_buffer("scale", torch.ones(shape))
 
     @torch.no_grad()
-    def update(self, values: Tensor, weights: Tensor) -> None:
-        """Take in values ``[B, ...]``; rows with weight 0 do not count."""
+    def update(self, values: Tensor, weights: Tensor) -> int:
+        """Take in values ``[B, ...]``; rows with weight 0 do not count. Returns how many were bounded."""
         seen = Moments(self.count, self.mean, self.m2)
-        total = merge(seen, batch_moments(values.double(), weights.double()))
+        rows, num_bounded = self._bounded(values.double(), weights)
+        total = merge(seen, batch_moments(rows, weights.double()))
         self.count.copy_(total.count)
         self.mean.copy_(total.mean)
         self.m2.copy_(total.m2)
         self._publish()
+        return num_bounded
+
+    def _bounded(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, int]:
+        """The rows themselves, unless some of them are too far away."""
+        if not len(rows):
+            return rows, 0
+        center, deviation = self._expected(rows, weights)
+        reach = MAX_DEVIATIONS * deviation.clamp(min=1.0)
+        smallest, largest = center - reach, center + reach
+        if bool(((rows.amin(0) >= smallest) & (rows.amax(0) <= largest)).all()):
+            return rows, 0
+        bounded = torch.minimum(torch.maximum(rows, smallest), largest)
+        counts = (weights != 0).reshape(-1, *(1,) * (rows.ndim - 1))
+        return bounded, int(((bounded != rows) & counts).sum())
+
+    def _expected(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of what was seen; at first the medians of the rows, which few cannot move."""
+        if self.count > 0:
+            return self.mean, variance(Moments(self.count, self.mean, self.m2)).sqrt()
+        known = rows[weights != 0]
+        if not len(known):
+            return self.mean, torch.ones_like(self.mean)
+        known = known[:: -(-len(known) // _MAX_FIRST_ROWS)]
+        center = _median(known)
+        return center, _median((known - center).abs())
 
     def normalize(self, values: Tensor) -> Tensor:
         """To mean 0 and deviation 1."""
@@ -89,10 +119,9 @@ class ObsNormalizer(nn.Module):
             return values
         return self.leaf(key).normalize(values).clamp(-self.clip, self.clip)
 
-    def update(self, key: str, values: Tensor, weights: Tensor) -> None:
-        """Take in one leaf ``[B, ...]``."""
-        if key in self._numbers:
-            self.leaf(key).update(values, weights)
+    def update(self, key: str, values: Tensor, weights: Tensor) -> int:
+        """Take in one leaf ``[B, ...]``; returns how many values were bounded."""
+        return self.leaf(key).update(values, weights) if key in self._numbers else 0
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -111,3 +140,8 @@ class ReturnNormalizer(RunningNormalizer):
 
     def __init__(self) -> None:
         super().__init__(())
+
+
+def _median(rows: Tensor) -> Tensor:
+    """By sorting: `torch.median` is not deterministic on every device."""
+    return rows.sort(dim=0).values[len(rows) // 2]

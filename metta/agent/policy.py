@@ -139,18 +139,24 @@ class Policy(nn.Module):
         return PolicyOutput(params, value, state, extras)
 
     @torch.no_grad()
-    def update_normalizers(self, rollout: Mapping[str, Tensor]) -> None:
+    def update_normalizers(self, rollout: Mapping[str, Tensor]) -> dict[str, int]:
         """Take in a rollout's valid observations and returns; call it after learning, never before.
 
-        `rollout` holds columns ``[T, N, ...]`` as `PPOTrainer.collect_rollouts` returns them.
+        `rollout` holds columns ``[T, N, ...]`` as `PPOTrainer.collect_rollouts` returns them. The answer
+        is how many values of each column lay too far from all others and were bounded.
         """
+        bounded: dict[str, int] = {}
         weights = rollout["valid"].flatten()
         if self.obs_normalizer is not None:
             for leaf in self.obs_spec.leaves:
                 column = "observations" if self.obs_spec.is_plain else f"observations/{leaf.key}"
-                self.obs_normalizer.update(leaf.key, rollout[column].flatten(0, 1), weights)
+                rows = rollout[column].flatten(0, 1)
+                bounded[column] = self.obs_normalizer.update(leaf.key, rows, weights)
         if self.return_normalizer is not None:
-            self.return_normalizer.update(rollout["returns"].flatten(), weights)
+            bounded["returns"] = self.return_normalizer.update(
+                rollout["returns"].flatten(), weights
+            )
+        return bounded
 
     def architecture_hash(self) -> str:
         """Digest of the layers, of the state's shapes and dtypes, and of the spaces: not of values."""

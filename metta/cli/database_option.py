@@ -16,8 +16,8 @@ def add_database(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--database",
         metavar="URL",
-        help="path of a SQLite file, postgresql://..., or env:NAME for a variable that has either "
-        f"(default: ${URL_VARIABLE}, else {_FILE} below --output)",
+        help="path of a SQLite file (.db, .sqlite), postgresql://..., or env:NAME for a variable that "
+        f"has either (default: ${URL_VARIABLE}, else {_FILE} below --output)",
     )
     parser.add_argument(
         "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
@@ -27,4 +27,5 @@ def add_database(parser: argparse.ArgumentParser) -> None:
 def database_of(options: argparse.Namespace) -> str:
     """The address that was given, else that of the environment, else a file in the folder of runs."""
     found = options.database or os.environ.get(URL_VARIABLE)
-    return str(found or Path(options.output) / _FILE)
+    file = Path(options.output) / _FILE
+    return str(found or (file.absolute() if "=" in options.output else file))

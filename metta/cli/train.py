@@ -139,5 +139,7 @@ def new_run_dir(output: Path, config: TrainingConfig) -> Path:
             run_dir.mkdir(mode=0o700)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise ConfigError(f"{str(run_dir)!r} cannot be made: {error.strerror}") from error
         break
     return run_dir

@@ -1,5 +1,6 @@
 """How a database is named, reached and shown."""
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,30 +25,61 @@ __all__ = [
 ]
 
 _CONNECT_SECONDS = 10
+_FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")
+_NOT_A_PATH = re.compile(r"(?:^|\s)\w+\s*=|^[\w+.-]*:|:[^/]*@")
+"""``host=... password=...``, ``scheme:...`` or ``user:password@...``"""
 
 
 def database_url(url: str) -> URL:
     """The address that a text means: a URL, the path of a SQLite file, or ``env:NAME`` for either.
 
-    The password may be a reference too: ``postgresql://metta:env:DATABASE_PASSWORD@host/metta``.
+    The password may be a reference too: ``postgresql://metta:env:DATABASE_PASSWORD@host/metta``. Whatever
+    is neither may hold a password, so the `ConfigError` does not repeat it.
     """
     text = str(resolve(url))
     if "://" not in text:
-        if not text:
-            raise ConfigError("the database has no name; give a path or a URL")
-        return URL.create("sqlite", database=text)
+        return URL.create("sqlite", database=_file_name(text))
     try:
         parsed = make_url(text)
-    except (exc.ArgumentError, ValueError) as error:
-        raise ConfigError(f"{scrub(text)!r} is no URL of a database") from error
+    except (exc.ArgumentError, ValueError):
+        # not chained: the text is in that error
+        raise ConfigError(
+            "the address of the database has '://' in it, but is not a URL; "
+            "write postgresql://user:env:NAME@host/database"
+        ) from None
     kind = parsed.get_backend_name()
     if kind not in ("sqlite", "postgresql"):
         raise ConfigError(f"a database of kind {kind!r} is not supported; use sqlite or postgresql")
+    if "@" in (parsed.host or ""):
+        raise ConfigError(
+            "the user or password in the address of the database has an '@' in it; write %40 instead, "
+            "or name a variable that holds the password: env:NAME"
+        )
     if parsed.password is not None:
         parsed = parsed.set(password=resolve(str(parsed.password)))
     query = {name: resolve(value) for name, value in parsed.query.items()}
     driver = "sqlite" if kind == "sqlite" else "postgresql+psycopg"
     return parsed.set(drivername=driver, query=query)
+
+
+def _file_name(text: str) -> str:
+    """The path, if it can only be one."""
+    if not text:
+        raise ConfigError("the database has no name; give a path or a URL")
+    if text == ":memory:":
+        raise ConfigError("a database in memory is gone at the end; give the path of a file")
+    if not text.startswith(("/", "./", "../")) and _NOT_A_PATH.search(text):
+        raise ConfigError(
+            "the address of the database (not repeated here, since it may hold a password) reads like "
+            "connection parameters or a URL without '//', not like the path of a SQLite file; write "
+            "postgresql://user:env:NAME@host/database for a server, or begin a path with ./ or /"
+        )
+    if not text.endswith(_FILE_ENDINGS) and not Path(text).is_file():
+        raise ConfigError(
+            "the address of the database (not repeated here, since it may hold a password) is not a URL, "
+            f"and no SQLite file of that name exists; a new one ends in {', '.join(_FILE_ENDINGS)}"
+        )
+    return text
 
 
 def shown(url: URL) -> str:

@@ -1,10 +1,13 @@
 """`RunConditions`: the settings of a run, and what else the last bits of its numbers depend on."""
 
 import dataclasses
+import functools
+import os
 import platform
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +19,15 @@ from metta.versions import library_versions
 
 __all__ = ["RunConditions", "machine_of"]
 
+_VARIABLES = (
+    "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "OPENBLAS_CORETYPE",
+    "NPY_DISABLE_CPU_FEATURES",
+)  # fmt: skip
+"""Environment variables by which MKL, oneDNN, OpenBLAS and NumPy choose their code."""
+_MODEL_FIELDS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
+"""What ``/proc/cpuinfo`` says about a model, on x86 and on ARM; virtual machines share names."""
+
 
 def machine_of(device: str = "cpu") -> dict[str, str]:
     """Libraries and processors, as far as they decide how numbers are rounded."""
@@ -24,11 +36,26 @@ def machine_of(device: str = "cpu") -> dict[str, str]:
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "machine": platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "processor": _processor(),
+        **{name: os.environ.get(name) or "not set" for name in _VARIABLES},
     }
     if device.startswith("cuda"):
         found["gpu"] = torch.cuda.get_device_name(device)
         found["cuda"] = f"{torch.version.cuda}, cudnn {torch.backends.cudnn.version()}"
     return found
+
+
+@functools.cache
+def _processor() -> str:
+    """The model of the first processor."""
+    try:
+        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
+    except OSError:  # not Linux
+        return platform.processor() or platform.machine()
+    pairs = (line.partition(":") for line in first.splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    found = [f"{name} {fields[name]}" for name in _MODEL_FIELDS if fields.get(name)]
+    return ", ".join(found).removeprefix("model name ") or platform.machine()
 
 
 class RunConditions:
@@ -99,7 +126,7 @@ class RunConditions:
         self._compared = state
         self.differences = [
             *_differences(self._saved_plan(state), dataclasses.asdict(self._plan_after(state))),
-            *_differences(state["machine"], machine_of(self.plan.device)),
+            *_differences(state["machine"], self._machine_like(state["machine"])),
         ]
         if self.differences:
             self._tell("; ".join(self.differences))
@@ -119,6 +146,10 @@ class RunConditions:
         if self._adopted is None or self._adopted[0] != plan:
             self._adopted = plan, self._adopt(plan)
         return self._adopted[1]
+
+    def _machine_like(self, saved: Mapping[str, Any]) -> dict[str, str]:
+        """This machine, in what was saved: checkpoints of earlier versions say less."""
+        return {name: v for name, v in machine_of(self.plan.device).items() if name in saved}
 
     def _saved_plan(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Plans from before updates were compiled name no compiler, from before any update no driver."""

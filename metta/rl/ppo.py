@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metta.agent.normalizers import MAX_DEVIATIONS
 from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
@@ -23,7 +24,7 @@ from metta.rl.rollout_data import (
     present_log_probs,
 )
 from metta.rl.update import UpdateCoefs, UpdateRules, minibatch_loss
-from metta.rl.update_report import LOSS_NAMES, UpdateLog
+from metta.rl.update_report import LOSS_NAMES, RareWarning, UpdateLog, UpdateReport
 from metta.seeding import derive_seed, numpy_generator, seed_torch
 from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
 from metta.train.train_config import OptimizerConfig, PPOConfig
@@ -73,6 +74,7 @@ class PPOOptimizer:
         self.seed, self.rank = seed, rank
         self.num_updates = 0
         self.skipped_in_a_row = 0
+        self._warn_of_skipped, self._warn_of_bounded = RareWarning(), RareWarning()
         self.base_lr: float = optimizer.param_groups[0]["lr"]
         rates = [group["lr"] for group in optimizer.param_groups]
         self._rate_shares = [rate / self.base_lr if self.base_lr else 1.0 for rate in rates]
@@ -176,8 +178,8 @@ class PPOOptimizer:
         The policy runs in the mode (training or evaluation) that its owner put it in. `progress` in
         0..1 of the run steers schedules. Advantages in the data are used, absent ones are
         computed (V-trace always computes them, since they depend on the policy of this moment).
-        Afterwards the policy's normalisers take the rollout in, unless a step had to be skipped: one
-        reward of 1e30 would set their scale for good.
+        Afterwards the policy's normalisers take the rollout in, unless a step had to be skipped. Steps
+        that were skipped and values that normalisers bounded are in the answer, and now and then a warning.
         """
         if isinstance(self.optimizer, FlatAdam):
             self.optimizer.reattach()
@@ -197,10 +199,30 @@ class PPOOptimizer:
         self._schedule_learning_rate(progress)
         log = self._run_passes(columns, custom, coefs)
         self.num_updates += 1
-        stats = self._finish(log, columns, coefs)
+        report = log.report()
+        stats = self._finish(report, columns, coefs)
+        bounded: dict[str, int] = {}
         if not stats["skipped_steps"]:
-            self.policy.update_normalizers(columns)
+            bounded = self.policy.update_normalizers(columns)
+        stats["bounded_values"] = float(sum(bounded.values()))
+        self._warn(report, bounded)
         return stats
+
+    def _warn(self, report: UpdateReport, bounded: Mapping[str, int]) -> None:
+        """Now and then, of what was left out of an update."""
+        if not report.finite.all():
+            self._warn_of_skipped(
+                f"update {self.num_updates}: {(~report.finite).sum()} of {len(report.finite)} optimizer "
+                f"steps were skipped because {report.not_finite()} became NaN or infinite; lower the "
+                "learning rate, or look at custom losses and rewards (metric: losses/skipped_steps)"
+            )
+        if any(bounded.values()):
+            found = ", ".join(f"{number} of {name}" for name, number in bounded.items() if number)
+            self._warn_of_bounded(
+                f"update {self.num_updates}: {found} lay more than {MAX_DEVIATIONS:g} deviations from the "
+                "mean of all before, and the normaliser took them in at that distance; look at what the "
+                "environment returns (metric: losses/bounded_values)"
+            )
 
     def prepare(
         self,
@@ -303,12 +325,11 @@ class PPOOptimizer:
             group["lr"] = rate * share
 
     def _finish(
-        self, log: UpdateLog, columns: Mapping[str, Tensor], coefs: UpdateCoefs
+        self, report: UpdateReport, columns: Mapping[str, Tensor], coefs: UpdateCoefs
     ) -> dict[str, float]:
-        """Read the log, once after the last minibatch, and act on what it says."""
+        """Act on what the log says."""
         weights = columns["valid"].to(columns["values"].dtype)
         explained = explained_variance(columns["values"], columns["returns"], weights)
-        report = log.report()
         self.skipped_in_a_row = report.check_skipped(
             self.skipped_in_a_row, self.config.max_nonfinite_steps
         )

@@ -1,15 +1,16 @@
 """What happened in an update, kept on the device and read once."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from metta.errors import NonFiniteError
+from metta.errors import MettaWarning, NonFiniteError
 from metta.rl.custom_losses import Metrics
 
-__all__ = ["LOSS_NAMES", "UpdateLog", "UpdateReport"]
+__all__ = ["LOSS_NAMES", "RareWarning", "UpdateLog", "UpdateReport"]
 
 LOSS_NAMES = (
     "policy_loss",
@@ -94,14 +95,34 @@ class UpdateReport:
         for finite in self.finite:
             in_a_row = 0 if finite else in_a_row + 1
             if in_a_row >= limit:
-                pairs = zip(LOSS_NAMES, self.losses.T, strict=True)
-                bad = [name for name, column in pairs if not np.isfinite(column).all()]
-                custom = self.custom.items()
-                bad += [f"custom loss {k!r}" for k, v in custom if not np.isfinite(v).all()]
                 raise NonFiniteError(
                     f"{in_a_row} optimizer steps in a row were skipped because "
-                    f"{', '.join(bad) or 'the gradient'} became NaN or infinite; the policy keeps "
-                    "its last finite weights. Lower the learning rate, or look at custom losses "
-                    "and rewards"
+                    f"{self.not_finite()} became NaN or infinite; the policy keeps its last finite "
+                    "weights. Lower the learning rate, or look at custom losses and rewards"
                 )
         return in_a_row
+
+    def not_finite(self) -> str:
+        """What became NaN or infinite, in words."""
+        pairs = zip(LOSS_NAMES, self.losses.T, strict=True)
+        bad = [name for name, column in pairs if not np.isfinite(column).all()]
+        custom = self.custom.items()
+        bad += [f"custom loss {k!r}" for k, v in custom if not np.isfinite(v).all()]
+        return ", ".join(bad) or "the gradient"
+
+
+class RareWarning:
+    """Warns at the first time, the 10th, the 100th and so on."""
+
+    def __init__(self) -> None:
+        self._times, self._next = 0, 1
+
+    def __call__(self, text: str) -> None:
+        """Say it, if it is time."""
+        self._times += 1
+        if self._times < self._next:
+            return
+        self._next *= 10
+        number = f"{self._times} updates of this kind so far; " if self._times > 1 else ""
+        text = f"{text}; {number}the next warning comes at {self._next}"
+        warnings.warn(text, MettaWarning, stacklevel=4)

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import json
 import os
@@ -26,6 +27,15 @@ _WRITTEN_FILES = (
 _KINDS = {**dict.fromkeys(_WRITTEN_FOLDERS, True), **dict.fromkeys(_WRITTEN_FILES, False)}
 """What lies in a run under metta's names, and whether it is a folder."""
 _ABOUT_TEXTS = ("id", "name", "checkpoint_dir", "replay_dir", "own_environment", "own_policy")
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""How file systems without locks answer."""
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, or choose a run directory on another disk",
+    errno.EDQUOT: "your quota is used up: free some space, or choose a run directory elsewhere",
+    errno.EFBIG: "files may not be that large here: raise the limit (ulimit -f)",
+    errno.EROFS: "the file system can only be read: choose another run directory",
+    errno.EIO: "the disk does not answer as it should: choose a run directory on another disk",
+}
 
 
 class RunDirectory:
@@ -192,6 +202,14 @@ class RunDirectory:
             raise
         self._descriptor = descriptor
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn an `OSError` of what is written here into a `ConfigError` that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            raise self._not_writable(error) from error
+
     def release(self) -> None:
         """Let others have the run; may be called more than once."""
         if self._descriptor is not None:
@@ -224,7 +242,7 @@ class RunDirectory:
                 "or choose another run directory"
             ) from error
         except OSError as error:
-            raise self._not_writable(error) from error
+            raise self._not_locked(error) from error
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         about = {"pid": os.getpid(), "started": started, "host": socket.gethostname()}
         try:
@@ -248,7 +266,16 @@ class RunDirectory:
             probe.unlink(missing_ok=True)
 
     def _not_writable(self, error: OSError) -> ConfigError:
+        advice = _ADVICE.get(error.errno or 0, "choose another one, or mend its permissions")
         return ConfigError(
-            f"the run directory {str(self.path)!r} cannot be written: {error}; choose another one, or "
-            "mend its permissions"
+            f"the run directory {str(self.path)!r} cannot be written: {error}; {advice}"
+        )
+
+    def _not_locked(self, error: OSError) -> ConfigError:
+        if error.errno not in _NO_LOCKS:
+            return self._not_writable(error)
+        return ConfigError(
+            f"the file system of {str(self.path)!r} has no locks (flock: {error.strerror}), so a second "
+            "trainer could not be kept out of this run; choose a run directory on a local disk, or mount "
+            "the file system with locks (NFS: with a lock service, without 'nolock')"
         )

@@ -7,6 +7,7 @@ memory, time and output, and without a network where the kernel allows to leave 
 
 import ctypes
 import os
+import pickle
 import re
 import resource
 import sys
@@ -95,7 +96,11 @@ def _explain(error: Exception) -> str:
     named = re.search(r"GLOBAL ([\w.]{1,100})", str(error))
     if named:
         return f"it asks to run {named[1]}, which tensors do not need"
-    return f"torch cannot read it: {type(error).__name__}: {str(error)[:300]}".splitlines()[0]
+    if isinstance(error, pickle.UnpicklingError):
+        return "its pickle does more than build tensors, and such files are refused"
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return "it needs more memory than its size allows"
+    return f"it is damaged, or not a file of torch.save ({type(error).__name__})"
 
 
 def _limit(size: int) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from metta.errors import ConfigError
-from metta.secrets import exposure, looks_secret
+from metta.secret_names import looks_secret
+from metta.secrets import exposure
 from metta.train.batch_sizing import check_minibatch_size, nearest_divisors
 from metta.train.problems import BrokenRule
 

@@ -1,5 +1,6 @@
 """`metta convert` asks first, and refuses what is not tensors."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,27 @@ def test_the_exit_code_is_one_when_a_file_holds_more_than_tensors(tmp_path: Path
     words = ["convert", "--i-trust-this-file", str(tmp_path / "a.pt"), str(tmp_path / "b")]
     assert main(words) == 1
     assert "it asks to run torch.nn.modules.linear.Linear" in capsys.readouterr().err
+
+
+def test_convert_never_passes_on_the_advice_to_read_a_file_without_restrictions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = b"\x80\x02" + b"cos\nsystem\nq\x00X\x04\x00\x00\x00trueq\x01\x85q\x02Rq\x03."
+    files = {
+        "program.pkl": program,
+        "protocol.pkl": pickle.dumps({"w": [1.0]}, protocol=5),
+        "extension.pkl": b"\x80\x02\x82\x01.",
+        "damaged.pt": b"PK\x03\x04" + bytes(100),
+        "text.pt": b"not a pickle at all",
+        "empty.pt": b"",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for file in sorted(tmp_path.iterdir()):
+        words = ["convert", "--i-trust-this-file", str(file), str(tmp_path / "out")]
+        assert main(words) == 1, file.name
+        said = capsys.readouterr().err
+        assert "was not converted: " in said, file.name
+        assert not any(word in said for word in ("weights_only", "Weights only", "torch.load")), (
+            said
+        )

@@ -1,5 +1,6 @@
 """Addresses of databases: what they mean, and that no password is ever shown."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,56 @@ def test_an_address_is_understood_when_it_is_a_path_or_a_url(given: str, meant: 
 def test_a_typed_error_tells_when_an_address_is_of_no_use(given: str) -> None:
     with pytest.raises(ConfigError):
         Ingester(given)
+
+
+SECRET = "hunter2hunter2"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        f"host=db.example dbname=metta user=bot password={SECRET}",
+        f"password={SECRET}.db",
+        f"dbname=metta sslpassword = {SECRET}",
+        f"Server=db.example;Database=metta;Pwd={SECRET};",
+        f"bot:{SECRET}@host/metta.db",
+        f"postgresql:/bot:{SECRET}@host/metta.db",
+        f"sqlite:{SECRET}.db",
+        f"postgresql:{SECRET}",
+        f"bot/{SECRET}@host:1521/metta",
+        SECRET,
+        f"jdbc:postgresql://host/metta?password={SECRET}",
+        f"postgresql//bot:{SECRET}@host/metta",
+        f"mysql://bot:{SECRET}@host/metta",
+        f"postgresql://bot:p@{SECRET}@host/metta",
+        f"a b://bot:{SECRET}@host",
+    ],
+)
+def test_stats_refuses_an_address_that_is_neither_a_path_nor_a_url(
+    tmp_path: Path, given: str
+) -> None:
+    (tmp_path / "runs").mkdir()
+    words = ["stats", "ingest", "--database", given]
+    for command, variables in ((words, {}), (words[:2], {"METTA_STATS_URL": given})):
+        done = subprocess.run(
+            [sys.executable, "-m", "metta.cli.main", *command],
+            cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2, done.stderr
+        assert "metta: ConfigError: " in done.stderr
+        assert SECRET not in done.stdout + done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
+
+
+def test_a_path_with_an_equals_sign_is_a_file_when_it_begins_as_a_path(tmp_path: Path) -> None:
+    (tmp_path / "lr=0.1").mkdir()
+    for given in (f"{tmp_path}/lr=0.1/stats.db", "./lr=0.1/stats.db", "/data/a=1 b=2/stats.db"):
+        assert database_url(given).get_backend_name() == "sqlite"
+    command = [sys.executable, "-m", "metta.cli.main", "stats", "ingest", "--output", "lr=0.1"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert (tmp_path / "lr=0.1" / "stats.db").exists()
+    (tmp_path / "old").touch()
+    assert database_url(str(tmp_path / "old")).database == str(tmp_path / "old")
 
 
 def test_references_are_resolved_when_an_address_has_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,8 @@ def test_every_library_and_the_processor_are_named_when_the_machine_is_described
         ({"actor": "eager"}, "actor was eager, now numpy"),
         ({"device": "cuda:0"}, "device was cuda:0, now cpu"),
         ({"instructions": "VSX"}, "instructions was VSX, now "),
+        ({"processor": "Z80"}, "processor was Z80, now "),
+        ({"MKL_CBWR": "COMPATIBLE"}, "MKL_CBWR was COMPATIBLE, now not set"),
     ],
 )
 def test_the_difference_is_named_when_a_condition_differs(change: Any, text: str) -> None:
@@ -65,6 +67,15 @@ def test_the_difference_is_named_when_a_condition_differs(change: Any, text: str
     with pytest.warns(MettaWarning, match=text):
         conditions.load_state_dict(saved(**change))
     assert len(conditions.differences) == 1
+
+
+def test_a_checkpoint_that_says_less_about_its_machine_resumes() -> None:
+    state = saved()
+    for name in ("processor", "MKL_CBWR", "OPENBLAS_CORETYPE"):
+        del state["machine"][name]
+    conditions = RunConditions(PLAN, are_set=ALL)
+    conditions.load_state_dict(state)
+    assert conditions.differences == []
 
 
 def test_every_difference_is_named_when_there_are_several() -> None:

@@ -13,7 +13,14 @@ from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv
-from metta.errors import ConfigError, NonFiniteError, PolicyError, RolloutError, StateError
+from metta.errors import (
+    ConfigError,
+    MettaWarning,
+    NonFiniteError,
+    PolicyError,
+    RolloutError,
+    StateError,
+)
 from metta.rl.collector import RolloutCollector
 from metta.rl.custom_losses import CustomLoss
 from metta.rl.experience import RolloutBuffer
@@ -272,7 +279,10 @@ def test_steps_are_skipped_and_counted_when_a_loss_is_not_finite(
     ppo = learner(policy, optimizer, max_nonfinite_steps=6, update_epochs=1)
     ppo.update(buffer)
     before = digest_of([policy.state_dict(), ppo.optimizer.state_dict()])
-    stats = ppo.update(buffer, [loss])
+    with pytest.warns(
+        MettaWarning, match=rf"update 2: 4 of 4 optimizer steps .*{named} became NaN"
+    ):
+        stats = ppo.update(buffer, [loss])
     assert stats["skipped_steps"] == 4.0
     assert stats["optimizer_steps"] == 0.0
     assert digest_of([policy.state_dict(), ppo.optimizer.state_dict()]) == before
@@ -288,7 +298,8 @@ def test_normalisers_stay_when_a_rollout_was_too_absurd_to_learn_from() -> None:
     assert policy.return_normalizer is not None
     before = digest_of(policy.return_normalizer.state_dict())
     buffer.columns["rewards"][3, 1] = 1e30  # its square is not a float32
-    assert ppo.update(buffer)["skipped_steps"] > 0
+    with pytest.warns(MettaWarning, match="optimizer steps were skipped"):
+        assert ppo.update(buffer)["skipped_steps"] > 0
     assert digest_of(policy.return_normalizer.state_dict()) == before
     buffer.columns["rewards"][3, 1] = 1.0
     ppo.update(buffer)
@@ -304,7 +315,8 @@ def test_learning_goes_on_when_some_steps_were_skipped() -> None:
         return new_values.mean() * (torch.nan if len(calls) % 3 else 0.0)
 
     ppo = learner(policy, max_nonfinite_steps=3)
-    stats = ppo.update(buffer, [sometimes])
+    with pytest.warns(MettaWarning, match="11 of 16 optimizer steps were skipped"):
+        stats = ppo.update(buffer, [sometimes])
     assert stats["skipped_steps"] == 11.0
     assert stats["optimizer_steps"] == 5.0
     assert stats["policy_loss"] == stats["policy_loss"]

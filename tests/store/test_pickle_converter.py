@@ -68,7 +68,10 @@ def test_the_bounds_hold_when_a_file_asks_for_much_memory(tmp_path: Path) -> Non
 
 def test_an_unsafe_file_error_is_raised_when_a_file_is_none(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(UnsafeFileError, match="torch cannot read it"):
+    with pytest.raises(
+        UnsafeFileError,
+        match=r"it is damaged, or not a file of torch\.save|does more than build tensors",
+    ):
         convert_pickle(tmp_path / "text", tmp_path / "out")
     with pytest.raises(UnsafeFileError, match="cannot be read"):
         convert_pickle(tmp_path / "nowhere", tmp_path / "out")

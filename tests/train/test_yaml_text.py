@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metta.errors import ConfigError
-from metta.secrets import looks_secret
+from metta.secret_names import looks_secret
 from metta.train.layers import resolve
 from metta.train.train_config import TrainingConfig
 from metta.train.yaml_text import dump_yaml, parse_yaml, read_inline

@@ -165,7 +165,8 @@ class Trainer:
         evaluator = PolicyEvaluator(task, self.config.evaluation, seed=seed)
         self.evaluation_manager = EvaluationManager(evaluator, self.state)
         if self.session is not None:
-            self.session.attach(parts, self.training_config, self.curriculum, evaluator)
+            with self.session.directory.writing():
+                self.session.attach(parts, self.training_config, self.curriculum, evaluator)
             parts.conditions.settle()
 
     def _ready(self) -> TrainingComponents:

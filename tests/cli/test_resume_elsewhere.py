@@ -1,0 +1,55 @@
+"""`metta resume` on another kind of machine, in processes of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+METTA = [sys.executable, "-m", "metta.cli.main"]
+SMALL = [
+    "total_timesteps=64", "num_envs=2", "horizon=8", "num_minibatches=1", "update_epochs=1",
+    "hidden_size=8", "checkpoint_interval=1", "eval_episodes=0",
+]  # fmt: skip
+MORE = ["resume", "run", "total_timesteps=96"]
+
+
+def metta(folder: Path, *words: str, before: tuple[str, ...] = (), **variables: str) -> str:
+    """The exit code and what was said on stderr, of a command in `folder`."""
+    done = subprocess.run(
+        [*before, *METTA, *words],
+        cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return f"{done.returncode}: {done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    assert metta(folder, "train", "cartpole", *SMALL, "--run", "run").startswith("0: ")
+    return folder
+
+
+def test_resume_names_another_processor(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "cpuinfo"
+    other.write_text("processor\t: 0\nmodel name\t: Slow 8000\ncpu family\t: 6\n\nprocessor\t: 1\n")
+    script = f'mount --bind {other} /proc/cpuinfo && exec "$@"'
+    before = ("unshare", "-rm", "sh", "-c", script, "sh")
+    if shutil.which("unshare") is None or subprocess.run([*before, "true"], check=False).returncode:
+        pytest.skip("another /proc/cpuinfo cannot be mounted here")
+    said = metta(run, *MORE, before=before)
+    assert said.startswith("2: metta: InexactResumeError: ")
+    assert ", now Slow 8000, cpu family 6. It would" in said
+
+
+def test_resume_names_variables_that_steer_libraries(run: Path) -> None:
+    variables = {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Nehalem"}
+    texts = [f"{name} was not set, now {value}" for name, value in variables.items()]
+    said = metta(run, *MORE, **variables)
+    assert said.startswith("2: metta: InexactResumeError: ")
+    assert all(text in said for text in texts)
+    said = metta(run, *MORE, "--allow-inexact", **variables)
+    assert said.startswith("0: ")
+    assert all(text in said for text in texts)
