@@ -27,6 +27,8 @@ CAMPAIGNS: dict[str, int] = {
     "worker_faults": 1000,
     "trainer_kills": 200,
     "planted_secrets": 68,
+    "planted_code": 1_000,
+    "server_kills": 30,
     "bad_numbers": 240,
     "soak": 20,
     "bad_files": 10_000,

@@ -1,6 +1,7 @@
 """`BackgroundEvaluation`: policies are judged in a process of their own while training goes on."""
 
 import atexit
+import contextlib
 import dataclasses
 import shutil
 import tempfile
@@ -13,8 +14,9 @@ from typing import Any
 
 from metta.agent.policy import Policy
 from metta.envs.guardian import Guardian
-from metta.envs.worker_process import main_module_hidden, worker_context
+from metta.envs.worker_process import worker_context
 from metta.errors import EnvError, MettaError, MettaWarning
+from metta.private_folders import temporary_folder
 from metta.rl.evaluator import Recorded
 from metta.rl.hooks.judge_process import JudgeProcess, Moment, described_job, write_weights
 from metta.sim.suite import SuiteResults
@@ -74,6 +76,9 @@ class BackgroundEvaluation:
         self._finished: list[Outcome] = []
         self._judge: JudgeProcess | None = None
         self._guardian: Guardian | None = None
+        self._scratch = contextlib.ExitStack()
+        self._folder: Path | None = None
+        """Of all jobs; each has a folder of its own in it."""
 
     @property
     def pid(self) -> int | None:
@@ -117,7 +122,10 @@ class BackgroundEvaluation:
                 return
 
     def _begin(self, waiting: _Waiting) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="metta-evaluation-"))
+        if self._folder is None:
+            atexit.register(self.close)
+            self._folder = self._scratch.enter_context(temporary_folder("evaluation"))
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
         deadline = time.monotonic() + self.timeout_seconds
         self._playing = _Playing(waiting.moment, folder, deadline)
         try:
@@ -130,9 +138,7 @@ class BackgroundEvaluation:
         if self._judge is not None and self._judge.has_ended:
             self._end_judge()
         if self._guardian is None:
-            atexit.register(self.close)
-            with main_module_hidden():
-                self._guardian = Guardian(worker_context())
+            self._guardian = Guardian(worker_context())
         if self._judge is None:
             self._judge = JudgeProcess(worker_context())
             self._guardian.watch(0, self._judge.pid)
@@ -195,13 +201,13 @@ class BackgroundEvaluation:
         """End the process, and forget what is not done; may be called again, and `submit` after it."""
         self._waiting.clear()
         self._finished.clear()
-        playing, self._playing = self._playing, None
+        self._playing = None
         guardian, self._guardian = self._guardian, None
         try:
             self._end_judge()
         finally:
             if guardian is not None:
                 guardian.dismiss()
-            if playing is not None:
-                shutil.rmtree(playing.folder, ignore_errors=True)
+            self._folder = None
+            self._scratch.close()
             atexit.unregister(self.close)
