@@ -159,6 +159,7 @@ def headers(folder: Path) -> Iterator[tuple[str, str]]:
             canary = canaries / canary_name(path)
             yield f"compiler: {canary.name}", verdict(canary, ended)
     left = list((folder / "cache").glob("scratch/*"))
+    left += [path for path in temporary.rglob("*") if path.stat().st_uid != USER]
     yield "compiler: what is left", f"left {left}" if left else OK
 
 
