@@ -29,6 +29,8 @@ CAMPAIGNS: dict[str, int] = {
     "trainer_kills": 200,
     "planted_secrets": 68,
     "planted_names": 0,
+    "planted_code": 1_000,
+    "server_kills": 30,
     "bad_numbers": 240,
     "soak": 20,
     "bad_files": 10_000,

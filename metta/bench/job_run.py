@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from metta.bench.machine_use import ProcessTree, machine_use
 from metta.bench.steady_state import Point, Sample, steady_state
+from metta.private_folders import temporary_folder
 
 __all__ = ["Job", "Run", "read_line", "run_job"]
 
@@ -68,7 +70,7 @@ def run_job(job: Job, timeout_seconds: float) -> Run:
     Interrupted, nothing of the job is left behind.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="metta-bench-", ignore_cleanup_errors=True) as folder,
+        temporary_folder("bench") as folder,
         tempfile.TemporaryFile("w+", errors="replace") as messages,
     ):
         started = time.monotonic()
@@ -87,7 +89,7 @@ def run_job(job: Job, timeout_seconds: float) -> Run:
 
 @contextmanager
 def _process(
-    job: Job, folder: str, messages: IO[str]
+    job: Job, folder: Path, messages: IO[str]
 ) -> Iterator[tuple["subprocess.Popen[str]", "_Watch"]]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.Popen(

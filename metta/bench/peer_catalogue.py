@@ -52,7 +52,9 @@ def peer_script(peer: str) -> Path:
 def missing_modules(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
     """Those of `modules` that an interpreter does not find; nothing is imported."""
     code = (
-        "import importlib.util, sys\n"
+        "import sys\n"
+        "sys.path[:] = filter(None, sys.path)\n"  # not the current folder
+        "import importlib.util\n"
         "print(*(name for name in sys.argv[1:] if importlib.util.find_spec(name) is None))"
     )
     try:

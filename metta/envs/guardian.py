@@ -10,14 +10,12 @@ import os
 import signal
 import time
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import IO
 
 from metta.envs.process_end import ProcessEnd
+from metta.processes import WorkerContext, start_process
 
-__all__ = ["Guardian", "WorkerContext"]
-
-WorkerContext = ForkServerContext | SpawnContext
+__all__ = ["Guardian"]
 
 _GRACE_SECONDS = 1.2
 """A little longer than workers take to end by themselves."""
@@ -28,10 +26,9 @@ class Guardian:
     """The trainer's side of it."""
 
     def __init__(self, context: WorkerContext) -> None:
-        reader, self._writer = context.Pipe(duplex=False)
-        self._process = context.Process(target=_guard, args=(reader,), name="metta-guardian")
-        self._process.start()
-        reader.close()
+        started = start_process(context, _guard, (), "the guardian of workers")
+        started.answers.close()  # it has nothing to say
+        self._process, self._writer = started.process, started.commands
 
     def watch(self, index: int, pid: int) -> None:
         """Guard this process, instead of the one that had this index before."""
@@ -50,7 +47,7 @@ class Guardian:
         self._process.close()
 
 
-def _guard(lifeline: Connection) -> None:
+def _guard(lifeline: Connection, _: Connection) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # who kills the trainer's whole process group does not kill the guardian

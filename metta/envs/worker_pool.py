@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from metta.envs.guardian import Guardian, WorkerContext
+from metta.envs.guardian import Guardian
 from metta.envs.shared_rows import SharedBlock
 from metta.envs.worker import (
     FLAG_ERROR,
@@ -21,8 +21,9 @@ from metta.envs.worker import (
     WorkerJob,
     pack,
 )
-from metta.envs.worker_process import GarbageError, WorkerProcess, main_module_hidden
+from metta.envs.worker_process import GarbageError, WorkerProcess
 from metta.errors import EnvError
+from metta.processes import WorkerContext
 
 __all__ = ["Answer", "Limit", "WorkerFailure", "WorkerPool", "WorkersFailedError"]
 
@@ -89,8 +90,7 @@ class WorkerPool:
         atexit.register(self.stop)
         self._guardian: Guardian | None = None
         try:
-            with main_module_hidden():
-                self._guardian = Guardian(context)
+            self._guardian = Guardian(context)
             for job in jobs:
                 self._workers.append(self._start(job))
         except BaseException:
@@ -98,13 +98,7 @@ class WorkerPool:
             raise
 
     def _start(self, job: WorkerJob) -> WorkerProcess:
-        try:
-            with main_module_hidden():
-                worker = WorkerProcess(self._context, job, self._block)
-        except OSError as error:
-            raise EnvError(
-                f"worker {job.index} could not be started: {error}; use fewer workers, or free memory"
-            ) from error
+        worker = WorkerProcess(self._context, job, self._block)
         if self._guardian is not None:
             self._guardian.watch(worker.index, worker.pid)
         for descriptor in (worker.answers, worker.end.descriptor):

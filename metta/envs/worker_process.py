@@ -4,18 +4,15 @@ import contextlib
 import multiprocessing
 import os
 import select
-import sys
 import time
-import types
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from metta.envs.guardian import WorkerContext
 from metta.envs.process_end import ProcessEnd
 from metta.envs.shared_rows import SharedBlock
 from metta.envs.worker import CLOSE, FLAG_CUT, FLAG_ERROR, HEADER, WorkerJob, worker_main
+from metta.processes import WorkerContext, start_process
 
-__all__ = ["GarbageError", "Said", "WorkerProcess", "main_module_hidden", "worker_context"]
+__all__ = ["GarbageError", "Said", "WorkerProcess", "worker_context"]
 
 _CHUNK_BYTES = 1 << 16
 _KILL_SECONDS = 5.0
@@ -50,17 +47,10 @@ class WorkerProcess:
     """A process that serves commands; it belongs to the process that made it."""
 
     def __init__(self, context: WorkerContext, job: WorkerJob, block: SharedBlock) -> None:
-        command_reader, self._commands = context.Pipe(duplex=False)
-        self._answers, answer_writer = context.Pipe(duplex=False)
-        # not daemonic: environments may have processes of their own
-        self._process = context.Process(
-            target=worker_main,
-            args=(job, block, command_reader, answer_writer),
-            name=f"metta-env-worker-{job.index}",
-        )
-        self._process.start()
-        command_reader.close()
-        answer_writer.close()
+        started = start_process(context, worker_main, (job, block), f"worker {job.index}")
+        self._process, self._commands, self._answers = (
+            started.process, started.commands, started.answers,
+        )  # fmt: skip
         self.pid = self._process.pid or 0
         self.index = job.index
         self.rows = tuple(row for first, stop in job.row_ranges for row in range(first, stop))
@@ -168,18 +158,3 @@ class WorkerProcess:
         if self._process.exitcode is not None:
             self._process.close()
         self.end.close()
-
-
-@contextlib.contextmanager
-def main_module_hidden() -> Iterator[None]:
-    """Keep new processes from importing the user's script.
-
-    Factories travel by value, so workers do not need the script: they start without its imports, and
-    it needs no ``if __name__ == "__main__"`` guard.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

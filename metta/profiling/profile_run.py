@@ -1,7 +1,6 @@
 """`profile_run`: a few epochs of a set-up, timed, sampled and traced one after the other."""
 
 import dataclasses
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from metta.files import atomic_write, atomic_write_text
 from metta.loggers.console import ConsoleSink
 from metta.loggers.monitor import children_rss_mib, peak_rss_mib
 from metta.loggers.stats_logger import StatsLogger
+from metta.private_folders import temporary_folder
 from metta.profiling.event_edges import FIRST, EventEdge
 from metta.profiling.flame_svg import flame_graph
 from metta.profiling.phase_timer import PhaseTimer
@@ -86,7 +86,7 @@ def profile_run(
     if epochs < 1 or warmup < 1:
         raise ConfigError(f"epochs={epochs}, warmup={warmup}; give at least 1 of each")
     with (
-        tempfile.TemporaryDirectory(prefix="metta-profile-") as run,
+        temporary_folder("profile") as run,
         Trainer(_without_services(config), run_dir=run, provenance=provenance) as trainer,
     ):
         _hide_progress(trainer)

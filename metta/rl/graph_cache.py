@@ -1,8 +1,9 @@
 """Compiled graphs, kept on disk: the second run of a set-up does not wait for the compiler.
 
 A package is machine code that was compiled here, from a graph that is part of its name. The folder
-belongs to one user alone; what is damaged is compiled again. Of several runs that want the same package
-at once, one compiles and the others wait for it.
+belongs to one user alone, and so do those in which the compiler works and from which code is loaded; what
+is damaged is compiled again. Of several runs that want the same package at once, one compiles and the
+others wait for it.
 """
 
 import contextlib
@@ -12,10 +13,7 @@ import os
 import pickle
 import shutil
 import signal
-import stat
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,16 +21,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metta.errors import DriverError
+from metta.errors import DriverError, UnsafeFileError
+from metta.file_locks import hold_lock
 from metta.files import atomic_write, atomic_write_text, remove_file, sha256_of
+from metta.private_folders import ScratchFolder, cache_root, private_folder
+from metta.processes import find_program, python_command
 from metta.rl.graph_trace import TracedGraph
 from metta.versions import library_versions
 
 __all__ = ["CompiledGraph", "cache_folder", "compile_graph", "compiler_name"]
 
+_FOLDER = "graphs"
 _KEPT_PACKAGES = 64
 _LONGEST_COMPILE_SECONDS = 3600.0
-_FORMAT = "1"
+_FORMAT = "2"
 
 
 class CompiledGraph:
@@ -40,7 +42,8 @@ class CompiledGraph:
 
     def __init__(self, package: Path, held: Sequence[Tensor]) -> None:
         # the loader itself: torch's function around it loads its compiler, which is not needed here
-        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", True, 1, -1)
+        with _unpacking_in_private():
+            self._loader = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", True, 1, -1)
         self._run = self._loader.boxed_run
         self.held = list(held)
 
@@ -59,7 +62,7 @@ def compiler_name() -> str | None:
 def _find_compiler() -> tuple[str, str | None]:
     """Path and name."""
     for command in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
-        found = shutil.which(command)
+        found = find_program(command)
         if found is None:
             continue
         # the first is gcc's, whose -dumpversion leaves all but the first number out
@@ -71,12 +74,8 @@ def _find_compiler() -> tuple[str, str | None]:
 
 
 def cache_folder() -> Path:
-    """Where packages are kept: ``$METTA_CACHE_DIR``, or ``metta`` in the user's cache folder."""
-    chosen = os.environ.get("METTA_CACHE_DIR")
-    if chosen:
-        return Path(chosen) / "graphs"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "metta" / "graphs"
+    """Where packages are kept: below ``$METTA_CACHE_DIR``, or ``metta`` in the user's cache folder."""
+    return cache_root() / _FOLDER
 
 
 def compile_graph(
@@ -135,25 +134,24 @@ def _processor() -> str:
 
 
 def _own_folder() -> Path:
-    """The cache folder, made where it is missing; nobody else may write code into it."""
     try:
-        folder = cache_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except (OSError, RuntimeError) as error:  # there may be no home at all
-        raise DriverError(
-            f"compiled updates are kept in a folder that cannot be made ({error}); set METTA_CACHE_DIR "
-            "to one of yours"
-        ) from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise DriverError(f"compiled updates are kept in {folder}, which must be a folder, no link")
-    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others_write or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
-        raise DriverError(
-            f"compiled updates are kept in {folder}, but others can write code into it; make it yours "
-            "(chmod 700), or set METTA_CACHE_DIR to another folder"
-        )
-    return folder
+        return private_folder(_FOLDER)
+    except UnsafeFileError as error:
+        raise DriverError(f"compiled updates cannot be kept: {error}") from error
+
+
+@contextlib.contextmanager
+def _unpacking_in_private() -> Iterator[None]:
+    """The loader unpacks code into a new folder of the system's, and leaves it there until its end."""
+    before = os.environ.get("TMPDIR")
+    with ScratchFolder("load") as scratch:
+        os.environ["TMPDIR"] = str(scratch.path)
+        try:
+            yield
+        finally:
+            os.environ.pop("TMPDIR")
+            if before is not None:
+                os.environ["TMPDIR"] = before
 
 
 def _digest_file(package: Path) -> Path:
@@ -182,7 +180,7 @@ def _compile_once(
     def say_that_it_waits() -> None:
         announce("another process is compiling this update; waiting for it")
 
-    with _locked(_lock_file(package), before_waiting=say_that_it_waits):
+    with hold_lock(_lock_file(package), before_waiting=say_that_it_waits):
         if _is_intact(package):
             return
         operations = len(graph.module.graph.nodes)
@@ -194,8 +192,8 @@ def _compile_once(
 
 
 def _compile(graph: TracedGraph, layouts: Sequence[tuple[Any, ...]], package: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="metta-compile-") as name:
-        made = Path(name) / "made.pt2"
+    with ScratchFolder("compile") as scratch:
+        made = scratch.path / "made.pt2"
         content = pickle.dumps((graph.module, list(layouts), torch.get_num_threads()))
         _run_worker(content, made)
         atomic_write_text(_digest_file(package), sha256_of(made))
@@ -208,18 +206,13 @@ def _copy(source: Path, target: Path) -> None:
 
 def _run_worker(content: bytes, made: Path) -> None:
     """The compiler in a process of its own, with everything it starts."""
-    # its own cache would outlive it, and its pool of helpers is not worth their start
-    own = {"TORCHINDUCTOR_CACHE_DIR": str(made.parent), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    own["CXX"] = _find_compiler()[0]
-    # as this process finds metta; never in the folder that it happens to be in (-P)
-    places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     worker = subprocess.Popen(
-        [sys.executable, "-P", "-W", "ignore", "-m", "metta.rl.graph_worker", str(made)],
+        python_command("metta.rl.graph_worker", str(made)),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, **own},
+        cwd=made.parent,
+        env=_compiler_environment(made.parent),
         start_new_session=True,
     )
     try:
@@ -234,66 +227,31 @@ def _run_worker(content: bytes, made: Path) -> None:
         raise DriverError(f"the compiler failed ({worker.returncode}): {why.strip()[:500]}")
 
 
+def _compiler_environment(folder: Path) -> dict[str, str]:
+    """What the compiler writes and reads besides its own files and torch's lies in `folder`."""
+    programs = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return {
+        **os.environ,
+        "CXX": _find_compiler()[0],
+        "PATH": os.pathsep.join(filter(os.path.isabs, programs)),
+        "PYTHONSAFEPATH": "1",  # torch asks Python about the processor
+        "PYTHONWARNINGS": "ignore",
+        "TMPDIR": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of helpers is not worth their start
+    }
+
+
 def _forget_oldest(folder: Path) -> None:
     """Packages beyond those that are kept, and locks of packages that are gone; what is held stays."""
     packages = sorted(folder.glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
     for package in packages[_KEPT_PACKAGES:]:
-        with _locked(_lock_file(package)) as is_ours:
+        with hold_lock(_lock_file(package)) as is_ours:
             if is_ours:
                 remove_file(package)
                 remove_file(_digest_file(package))
     for lock in folder.glob("*.lock"):
         if not lock.with_suffix(".pt2").exists():
-            with _locked(lock) as is_ours:
+            with hold_lock(lock) as is_ours:
                 if is_ours:
                     remove_file(lock)
-
-
-@contextlib.contextmanager
-def _locked(path: Path, before_waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold a lock file, whose lock goes with the process that holds it; False where another has it.
-
-    With `before_waiting`, which is called first, another is waited for. True where the system or the
-    folder has no locks.
-    """
-    try:
-        descriptor = _acquire(path, before_waiting)
-    except BlockingIOError:
-        yield False
-        return
-    except (ImportError, OSError):
-        yield True
-        return
-    try:
-        yield True
-    finally:
-        os.close(descriptor)
-
-
-def _acquire(path: Path, before_waiting: Callable[[], None] | None) -> int:
-    import fcntl  # not on every system
-
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if before_waiting is None:
-                    raise
-                before_waiting()
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_named(descriptor, path):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _is_named(descriptor: int, path: Path) -> bool:
-    """Whether a file still has its name: one that lost it before it was locked keeps nobody out."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -25,7 +25,11 @@ def main(package_path: str) -> None:
     # the number of threads becomes part of the code
     torch.set_num_threads(threads)
     exported = torch.export.export(graph, tuple(_empty(layout) for layout in layouts))
-    torch._inductor.aoti_compile_and_package(exported, package_path=package_path)
+    # precompiled headers serve many compilations; this process has one
+    settings = {"aot_inductor.precompile_headers": False}
+    torch._inductor.aoti_compile_and_package(
+        exported, package_path=package_path, inductor_configs=settings
+    )
 
 
 def _end_with_the_parent() -> None:

@@ -24,6 +24,7 @@ from metta.loggers import (
     close_wandb_run,
     open_wandb_run,
 )
+from metta.private_folders import sweep_scratch
 from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.conditions import RunConditions
 from metta.rl.environment_state import EnvironmentState
@@ -178,6 +179,7 @@ class RunSession:
     def open(self) -> None:
         """Take the run's lock; `RunLockedError` names the trainer that has it."""
         self.directory.acquire()
+        sweep_scratch()
 
     def attach(
         self,

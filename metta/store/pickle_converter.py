@@ -4,11 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from metta.errors import UnsafeFileError
 from metta.files import atomic_write
+from metta.private_folders import temporary_folder
 from metta.store.safe_read import TensorFile, check_tensor_file
 from metta.untrusted.files import open_regular
 
@@ -28,9 +28,9 @@ def convert_pickle(
     command = [sys.executable, "-I", "-m", "metta.store.unpickling", *([part] if part else [])]
     with (
         open_regular(source) as (stream, _),
-        tempfile.TemporaryDirectory(prefix="metta-convert-") as folder,
+        temporary_folder("convert") as folder,
     ):
-        converted = Path(folder) / "tensors"
+        converted = folder / "tensors"
         with converted.open("wb") as output:
             try:
                 ended = subprocess.run(

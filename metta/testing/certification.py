@@ -4,12 +4,13 @@ import dataclasses
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from metta.errors import MettaError
+from metta.private_folders import temporary_folder
+from metta.processes import python_command
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.training_state import TrainerState
@@ -61,8 +62,7 @@ def certify(
     except that a run has `epochs` epochs, is saved after each of them, and is neither evaluated nor
     logged to W&B.
     """
-    with tempfile.TemporaryDirectory(prefix="metta-certify-") as name:
-        folder = Path(name)
+    with temporary_folder("certify") as folder:
         short = _shortened(config, epochs)
         whole, again, killed = (folder / part for part in ("whole", "again", "killed"))
         for path in (whole, again, killed):
@@ -98,8 +98,9 @@ def _shortened(config: TrainingConfig, epochs: int) -> TrainingConfig:
 
 def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
     with (folder / _LOG).open("ab") as log:
-        command = [sys.executable, "-m", __name__, str(folder), *words]
-        return subprocess.Popen(command, stdout=log, stderr=log)
+        return subprocess.Popen(
+            python_command(__name__, str(folder), *words), stdout=log, stderr=log
+        )
 
 
 def _finish(folder: Path) -> None:

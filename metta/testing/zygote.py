@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
 
+from metta.processes import python_command
+
 __all__ = ["Child", "Zygote"]
 
 _READY = "ready"
@@ -69,7 +71,7 @@ class Zygote:
         # one thread: a process with more of them must not fork
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *preload],
+            python_command(__name__, *preload),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metta.envs.guardian import Guardian
-from metta.envs.worker_process import main_module_hidden, worker_context
+from metta.envs.worker_process import worker_context
 
 from .processes import all_gone, is_alive
 
@@ -73,8 +73,7 @@ def test_a_frozen_worker_ends_within_two_seconds_when_the_trainers_process_group
 
 @pytest.fixture
 def guardian() -> Iterator[Guardian]:
-    with main_module_hidden():
-        made = Guardian(worker_context())
+    made = Guardian(worker_context())
     yield made
     if not made._writer.closed:
         made._writer.close()
@@ -92,8 +91,7 @@ def sleepers() -> Iterator[list["subprocess.Popen[bytes]"]]:
 
 
 def test_nobody_is_killed_when_the_guardian_is_dismissed(sleepers: Any) -> None:
-    with main_module_hidden():
-        guardian = Guardian(worker_context())
+    guardian = Guardian(worker_context())
     pid = guardian._process.pid
     assert pid is not None
     guardian.watch(0, sleepers[0].pid)

@@ -183,7 +183,7 @@ def test_the_error_says_so_when_a_process_cannot_be_started(
     pool.post(RESET)
     with pytest.raises(WorkersFailedError):
         pool.collect(RESET, LONG)
-    monkeypatch.setattr("metta.envs.worker_pool.WorkerProcess", refuse)
+    monkeypatch.setattr("multiprocessing.popen_forkserver.Popen._launch", refuse)
     with pytest.raises(EnvError, match=r"worker 0 could not be started: .*fewer workers"):
         pool.restart(0)
     pool.stop()

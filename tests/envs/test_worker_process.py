@@ -14,7 +14,6 @@ from metta.envs.worker_process import (
     GarbageError,
     Said,
     WorkerProcess,
-    main_module_hidden,
     worker_context,
 )
 
@@ -23,8 +22,7 @@ from metta.envs.worker_process import (
 def process() -> Iterator[WorkerProcess]:
     spec, context = row_spec_of(CountdownEnv()), worker_context()
     [job] = worker_jobs([CountdownEnv], spec, [((0, 1),)])
-    with main_module_hidden():
-        started = WorkerProcess(context, job, allocate_block(context, spec, 1))
+    started = WorkerProcess(context, job, allocate_block(context, spec, 1))
     assert said_by(started) == [Said(READY, 0, b"")]
     yield started
     started.kill()

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from metta.errors import DriverError
+from metta.file_locks import hold_lock
 from metta.rl import graph_cache
 from metta.rl.graph_cache import compile_graph, compiler_name
 from metta.rl.graph_trace import trace
@@ -32,7 +33,7 @@ def test_others_may_not_write_into_the_cache(
     folder.chmod(0o777)
     monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path))
     function = trace(lambda x: (x * 2.0,), [torch.ones(3)])
-    with pytest.raises(DriverError, match=r"others can write code into it.*METTA_CACHE_DIR"):
+    with pytest.raises(DriverError, match=r"others can write into it.*METTA_CACHE_DIR"):
         compile_graph(function, [torch.ones(3)], lambda _: None)
 
 
@@ -122,6 +123,7 @@ def test_no_compiler_is_left_when_a_trainer_is_terminated(tmp_path: Path) -> Non
 COMPILE_IN_TURN = """
 import sys, time, torch
 from pathlib import Path
+from metta.file_locks import hold_lock
 from metta.rl import graph_cache
 from metta.rl.graph_cache import compile_graph
 from metta.rl.graph_trace import trace
@@ -199,8 +201,8 @@ def test_locks_go_with_their_packages_when_nobody_holds_them(
         os.utime(tmp_path / f"{name}.pt2", (number, number))
     (tmp_path / "failed.lock").touch()
     with (
-        graph_cache._locked(tmp_path / "held.lock"),
-        graph_cache._locked(tmp_path / "compiling.lock"),
+        hold_lock(tmp_path / "held.lock"),
+        hold_lock(tmp_path / "compiling.lock"),
     ):
         graph_cache._forget_oldest(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -213,18 +215,18 @@ def test_a_new_lock_is_taken_when_the_file_was_removed_while_it_was_waited_for(
 ) -> None:
     path = tmp_path / "x.lock"
     with contextlib.ExitStack() as holder:
-        holder.enter_context(graph_cache._locked(path))
+        holder.enter_context(hold_lock(path))
 
         def remove_and_release() -> None:
             path.unlink()
             holder.close()
 
         with (
-            graph_cache._locked(path, before_waiting=remove_and_release),
-            graph_cache._locked(path) as is_ours,
+            hold_lock(path, before_waiting=remove_and_release),
+            hold_lock(path) as is_ours,
         ):
             assert not is_ours
-        with graph_cache._locked(path) as is_ours:
+        with hold_lock(path) as is_ours:
             assert is_ours
 
 

@@ -1,6 +1,7 @@
 """`BackgroundEvaluation`: policies are judged in a process of their own while training goes on."""
 
 import atexit
+import contextlib
 import dataclasses
 import shutil
 import tempfile
@@ -13,8 +14,9 @@ from typing import Any
 
 from metta.agent.policy import Policy
 from metta.envs.guardian import Guardian
-from metta.envs.worker_process import main_module_hidden, worker_context
+from metta.envs.worker_process import worker_context
 from metta.errors import EnvError, MettaError
+from metta.private_folders import temporary_folder
 from metta.rl.evaluator import Recorded
 from metta.rl.hooks.judge_process import JudgeProcess, Moment, described_job, write_weights
 from metta.sim.suite import SuiteResults
@@ -85,6 +87,9 @@ class BackgroundEvaluation:
         self._finished: list[Outcome] = []
         self._judge: JudgeProcess | None = None
         self._guardian: Guardian | None = None
+        self._scratch = contextlib.ExitStack()
+        self._folder: Path | None = None
+        """Of all jobs; each has a folder of its own in it."""
 
     @property
     def pid(self) -> int | None:
@@ -151,7 +156,7 @@ class BackgroundEvaluation:
 
     def _begin(self, job: _Job) -> None:
         is_temporary = not isinstance(job.weights, Path)
-        folder = Path(tempfile.mkdtemp(prefix="metta-evaluation-")) if is_temporary else None
+        folder = self._new_folder() if is_temporary else None
         deadline = time.monotonic() + self.timeout_seconds
         self._playing = _Playing(job, folder, deadline)
         try:
@@ -166,13 +171,17 @@ class BackgroundEvaluation:
             else:
                 self._fail(f"it could not be started: {error}")
 
+    def _new_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = self._scratch.enter_context(temporary_folder("evaluation"))
+        return Path(tempfile.mkdtemp(dir=self._folder))
+
     def _ready_judge(self) -> JudgeProcess:
         if self._judge is not None and self._judge.has_ended:
             self._end_judge()
         if self._guardian is None:
             atexit.register(self.close)
-            with main_module_hidden():
-                self._guardian = Guardian(worker_context())
+            self._guardian = Guardian(worker_context())
         if self._judge is None:
             self._judge = JudgeProcess(worker_context())
             self._guardian.watch(0, self._judge.pid)
@@ -253,6 +262,6 @@ class BackgroundEvaluation:
         finally:
             if guardian is not None:
                 guardian.dismiss()
-            self._remove_folder()
-            self._playing = None
+            self._playing = self._folder = None
+            self._scratch.close()
             atexit.unregister(self.close)

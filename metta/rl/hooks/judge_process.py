@@ -26,10 +26,9 @@ from typing import Any
 import torch
 
 from metta.agent.policy import Policy
-from metta.envs.guardian import WorkerContext
 from metta.envs.process_end import ProcessEnd
 from metta.envs.worker import pack, unpack
-from metta.envs.worker_process import main_module_hidden
+from metta.processes import WorkerContext, start_process
 from metta.store.policy_file import FrozenPolicy, load_weights, save_policy
 
 __all__ = ["JudgeProcess", "Moment", "described_job", "write_weights"]
@@ -64,21 +63,14 @@ class JudgeProcess:
     """The trainer's side: a process that plays one job after the other."""
 
     def __init__(self, context: WorkerContext) -> None:
-        reader, self._commands = context.Pipe(duplex=False)
-        self._answers, writer = context.Pipe(duplex=False)
+        arguments = dict(os.environ), str(Path.cwd())
+        started = start_process(context, _serve, arguments, "background evaluation")
+        self._process, self._commands, self._answers = (
+            started.process, started.commands, started.answers,
+        )  # fmt: skip
         os.set_blocking(self._answers.fileno(), False)
         with contextlib.suppress(OSError):  # room for a job while the process is still starting
             fcntl.fcntl(self._commands.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        # not daemonic: environments may have processes of their own
-        self._process = context.Process(
-            target=_serve,
-            args=(dict(os.environ), str(Path.cwd()), reader, writer),
-            name="metta-judge",
-        )
-        with main_module_hidden():
-            self._process.start()
-        reader.close()
-        writer.close()
         self.pid = self._process.pid or 0
         self._end = ProcessEnd(self.pid, self._process.sentinel)
         self._said = bytearray()

@@ -5,10 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +35,10 @@ CONFIG = EvaluationConfig(eval_episodes=4)
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where policies are frozen; none may be left in it."""
-    # the server that processes are forked from has a socket, whose path must be short
-    forkserver.ensure_running()
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path / "cache"))
+    place = tmp_path / "cache" / "scratch"
     yield place
-    assert list(place.glob("metta-evaluation-*")) == []
+    assert list(place.glob("evaluation-*")) == []
 
 
 class Hanging(CorridorEnv):
@@ -346,9 +341,8 @@ with PPOTrainer(None, CorridorEnv, num_envs=2, n_steps=8, n_epochs=1, hidden_siz
 
 def test_no_process_is_left_when_the_trainer_is_killed(tmp_path: Path) -> None:
     told = tmp_path / "pid"
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(told)], env={**os.environ, "TMPDIR": str(tmp_path)}
-    )
+    environment = {**os.environ, "METTA_CACHE_DIR": str(tmp_path / "killed")}
+    trainer = subprocess.Popen([sys.executable, "-c", SCRIPT, str(told)], env=environment)
     try:
         while not told.exists():
             assert trainer.poll() is None
@@ -360,4 +354,5 @@ def test_no_process_is_left_when_the_trainer_is_killed(tmp_path: Path) -> None:
         trainer.wait()
     assert judge.within(60)
     judge.close()
-    assert list(tmp_path.glob("metta-evaluation-*")) == []
+    left = list((tmp_path / "killed" / "scratch").glob("evaluation-*/*"))
+    assert left == []

@@ -1,0 +1,164 @@
+"""Starting Python processes: they find the modules that this process finds, and no others.
+
+``python -c`` and ``python -m``, which `multiprocessing` uses as well, look for modules in the current
+folder first: a file that lies in a run's folder would run. Every Python process of metta is started here.
+"""
+
+import atexit
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import util
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess, current_process
+from pathlib import Path
+from typing import Any
+
+from metta.errors import EnvError, UnsafeFileError
+from metta.private_folders import ScratchFolder
+
+__all__ = ["PipedProcess", "WorkerContext", "find_program", "python_command", "start_process"]
+
+WorkerContext = ForkServerContext | SpawnContext
+
+_SERVER_DIED = (EOFError, ConnectionError, FileNotFoundError)
+"""How `multiprocessing` says that its fork server ended while it started a process."""
+_SECONDS_BEFORE_TRIES = (0.0, 0.1, 1.0)
+"""A server that was killed is not known to be dead at once."""
+_MAX_SOCKET_PATH = 107
+_SOCKET_NAME = "/listener-12345678"
+
+_starting = threading.RLock()
+_server_folder: ScratchFolder | None = None
+
+
+@dataclass(frozen=True)
+class PipedProcess:
+    """A process that was started, and the ends of its pipes that stay here."""
+
+    process: BaseProcess
+    commands: Connection
+    """To write to."""
+    answers: Connection
+    """To read from."""
+
+
+def start_process(
+    context: WorkerContext, target: Callable[..., None], arguments: Sequence[Any], name: str
+) -> PipedProcess:
+    """Start ``target(*arguments, commands, answers)`` in a process of its own.
+
+    Where the fork server dies meanwhile, another one is started. `EnvError` where that does not help. The
+    user's script is not imported by the new process, which needs nothing of it: what travels, travels by
+    value, and a script needs no ``if __name__ == "__main__"`` guard.
+    """
+    for seconds in _SECONDS_BEFORE_TRIES:
+        time.sleep(seconds)
+        try:
+            return _start(context, target, arguments, name)
+        except _SERVER_DIED as error:
+            # a process that it may have started in its last moment finds its pipes closed, and ends
+            last: Exception = error
+        except OSError as error:
+            raise EnvError(
+                f"{name} could not be started: {error}; use fewer workers, or free memory"
+            ) from error
+    raise EnvError(
+        f"{name} could not be started: the fork server of multiprocessing died "
+        f"{len(_SECONDS_BEFORE_TRIES)} times ({type(last).__name__}); free memory, or use num_workers=0 "
+        "and evaluation.background=false"
+    ) from last
+
+
+def _start(
+    context: WorkerContext, target: Callable[..., None], arguments: Sequence[Any], name: str
+) -> PipedProcess:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        reader, commands = context.Pipe(duplex=False)
+        theirs.enter_context(reader)
+        ours.enter_context(commands)
+        answers, writer = context.Pipe(duplex=False)
+        theirs.enter_context(writer)
+        ours.enter_context(answers)
+        # not daemonic: environments may have processes of their own
+        process = context.Process(target=target, args=(*arguments, reader, writer), name=name)
+        with _starting, _without_current_folder(), _without_main_module(), _private_socket():
+            process.start()
+        ours.pop_all()
+        return PipedProcess(process, commands, answers)
+
+
+@contextlib.contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """Start the interpreters of `multiprocessing` (fork server, tracker, spawn) with ``-P``.
+
+    Not by ``PYTHONSAFEPATH``, which environments would pass on to programs of their own.
+    """
+    flags: Callable[[], list[str]] = util._args_from_interpreter_flags  # type: ignore[attr-defined]  # it has no public name
+    util._args_from_interpreter_flags = lambda: [*flags(), "-P"]  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        util._args_from_interpreter_flags = flags  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _without_main_module() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _private_socket() -> Iterator[None]:
+    """Let the socket of a fork server lie in a scratch folder, where there can be one."""
+    global _server_folder
+    settings: dict[str, Any] = current_process()._config  # type: ignore[attr-defined]  # it has no public name
+    if "tempdir" in settings:  # someone has chosen
+        yield
+        return
+    if _server_folder is None or not _server_folder.path.is_dir():
+        with contextlib.suppress(UnsafeFileError, OSError):
+            _server_folder = ScratchFolder("server")
+            atexit.register(_server_folder.close)
+    if _server_folder is None or _is_too_long(_server_folder.path):
+        yield
+        return
+    settings["tempdir"] = str(_server_folder.path)
+    try:
+        yield
+    finally:
+        # shared memory, which may have to lie on a disk, is not for this folder
+        del settings["tempdir"]
+
+
+def _is_too_long(folder: Path) -> bool:
+    return len(os.fsencode(folder)) + len(_SOCKET_NAME) > _MAX_SOCKET_PATH
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """``python -m module`` that finds what this process finds, wherever it is started."""
+    own = str(Path(__file__).parents[1])  # where metta is, however it was found
+    places = [*(place or str(Path.cwd()) for place in sys.path), own]
+    code = (
+        f"import sys; sys.path[:] = {places!r}; import runpy; "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-P", "-c", code, *arguments]
+
+
+def find_program(name: str) -> str | None:
+    """Where a program is; folders of ``PATH`` that depend on the current folder are left out."""
+    places = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    found = shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, places)))
+    return None if found is None else str(Path(found).absolute())
