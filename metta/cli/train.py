@@ -10,7 +10,7 @@ from typing import Any
 from metta.agent.policy import Policy
 from metta.cli.plot import draw_learning_curve
 from metta.errors import ConfigError, MettaError
-from metta.loggers.history import metric_rows
+from metta.loggers.history import stream_rows
 from metta.rl.components.trainer import Trainer
 from metta.rl.replay_file import list_replays
 from metta.secrets import scrub
@@ -20,6 +20,10 @@ from metta.train.layers import Resolved
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["new_run_dir", "train", "train_in"]
+
+MAX_CURVE_POINTS = 4096
+MAX_QUICK_BYTES = 32 * 2**20
+"""Of an event log that is read all through when a signal stops training."""
 
 
 def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
@@ -83,6 +87,9 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, *, is_stopped: bool) 
     print(f"settings, metrics and events are in {run.path}")
     if list_replays(run.replay_dir):
         print(f"watch what it does: metta replay {run.path}")
+    if is_stopped and run.events_file.stat().st_size > MAX_QUICK_BYTES:
+        print("the learning curve is drawn when training is done: the event log is large")
+        return
     try:
         curve = draw_learning_curve(run.curve_file, learning_curve(run.events_file), env)
         print(f"drew the learning curve to {curve}")
@@ -91,16 +98,26 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, *, is_stopped: bool) 
 
 
 def learning_curve(events_file: Path) -> list[dict[str, float]]:
-    """``agent_step`` and ``episode_return`` of every row that a run logged, also before it was resumed."""
-    rows: list[dict[str, float]] = []
-    for row in metric_rows(events_file):
+    """``agent_step`` and ``episode_return`` of rows that a run logged, also before it was resumed.
+
+    Of many rows, every second is left out, or three of four, and so on, but never the last.
+    """
+    points: list[tuple[int, float]] = []
+    last, stride, number = (-1, math.nan), 1, 0
+    for row in stream_rows(events_file):
         reward = row.metrics.get("overview/reward", math.nan)
-        if rows and rows[-1]["agent_step"] == row.agent_step:
+        if row.agent_step == last[0]:
             if math.isnan(reward):
                 continue  # a last row with scores only
-            rows.pop()
-        rows.append({"agent_step": float(row.agent_step), "episode_return": reward})
-    return rows
+        elif last[0] >= 0:
+            if number % stride == 0:
+                points.append(last)
+            number += 1
+            if len(points) > MAX_CURVE_POINTS:
+                points, stride = points[::2], 2 * stride
+        last = row.agent_step, reward
+    points += [last] if last[0] >= 0 else []
+    return [{"agent_step": float(step), "episode_return": reward} for step, reward in points]
 
 
 def new_run_dir(output: Path, config: TrainingConfig) -> Path:

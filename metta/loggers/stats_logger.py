@@ -11,8 +11,8 @@ from types import TracebackType
 
 from metta.errors import ConfigError, MettaError, MettaWarning
 from metta.loggers.console import ConsoleSink
-from metta.loggers.event_log import EventLog, read_events
-from metta.loggers.history import metric_rows
+from metta.loggers.event_log import EventLog
+from metta.loggers.history import Continuation, LogTail
 from metta.loggers.sink import MetricRow, Sink
 from metta.loggers.sink_worker import SinkWorker
 from metta.loggers.wandb_run import WandbRun, WandbSink
@@ -20,9 +20,7 @@ from metta.loggers.wandb_run import WandbRun, WandbSink
 __all__ = ["StatsLogger"]
 
 _BACKLOG = 10_000
-
-
-def _do_nothing(_: object) -> None: ...
+_MAX_PROBLEMS = 20
 
 
 class StatsLogger:
@@ -86,32 +84,75 @@ class StatsLogger:
             worker.put(row)
         self._tell()
 
-    def rewind(self, epoch: int) -> int | None:
-        """A run goes on after `epoch`, perhaps from before its last row: sinks follow the event log.
+    def log_constants(
+        self, constants: Mapping[str, float], *, agent_step: int, epoch: int, as_event: bool
+    ) -> None:
+        """Numbers that do not change while training runs: to the sinks that take them, once.
 
-        Returns the epoch of the last row that counts, or None where the log has none.
+        The event log has them as an event `hyperparameters`, if `as_event`.
+        """
+        if not constants:
+            return
+        row = MetricRow(agent_step, epoch, dict(constants))
+        if as_event and self.event_log is not None:
+            payload = {"agent_step": agent_step, "epoch": epoch, "values": row.metrics}
+            self.event_log.append("hyperparameters", payload)
+        for worker in self._workers.values():
+            if getattr(worker.sink, "takes_constants", False):
+                worker.put(row)
+
+    def rewind(self, epoch: int, agent_step: int | None = None) -> int | None:
+        """A run continues after `epoch`, perhaps from before its last row: sinks follow the event log.
+
+        A log that lost lines since its checkpoint is a warning and an event `log_damage`; sinks then keep
+        the rows that they have. Returns the epoch of the last row that counts, or None where the log has
+        none or is damaged.
         """
         log = self.event_log
         if log is None:
             return None
         try:
-            rows = metric_rows(log.path)
-            if rows and rows[-1].epoch > epoch:
+            tail = LogTail(log.path)
+            if tail.last is not None and tail.last.epoch > epoch:
                 log.append("rewind", {"from_epoch": epoch})
-                rows = metric_rows(log.path)
-            if not rows and not any(event.kind == "metrics" for event in read_events(log.path)):
-                return None  # a new log says nothing about what sinks have
-        except (MettaError, OSError, KeyError, TypeError) as error:
+                tail = LogTail(log.path)
+        except (MettaError, OSError) as error:
             self._note("event log", f"cannot be read, so other files stay as they are: {error}")
             self._tell()
             return None
+        problems = [*log.damage, *tail.problems]
+        if problems:
+            self._report_damage(log, tail, problems, epoch)
+        elif not tail.has_metrics:
+            return None  # a new log says nothing about what sinks have
+        last = tail.last
+        if agent_step is None:
+            agent_step = 0 if last is None else last.agent_step
+        is_exact = log.is_as_marked and not problems and not tail.was_damaged
+        self._rewrite(Continuation(tail, epoch, agent_step, keeps_others=not is_exact))
+        return None if last is None or problems else last.epoch
+
+    def _report_damage(self, log: EventLog, tail: LogTail, problems: list[str], epoch: int) -> None:
+        if log.damage or not tail.was_damaged:
+            log.append("log_damage", {"problems": problems[:_MAX_PROBLEMS], "from_epoch": epoch})
+        more = len(problems) - 1
+        text = f"{log.path} is damaged: {problems[0]}" + (f" (and {more} more)" if more else "")
+        reached = 0 if tail.last is None else tail.last.epoch
+        if reached < epoch:
+            text += f"; the rows of epochs {reached + 1} to {epoch} are not in it"
+        text += "; the run continues, and other files keep the rows that they have"
+        warnings.warn(text, MettaWarning, stacklevel=4)
+
+    def _rewrite(self, continuation: Continuation) -> None:
         for name, sink in self.sinks.items():
+            rewrite = getattr(sink, "rewrite", None)
             try:
-                getattr(sink, "rewrite", _do_nothing)(rows)
-            except OSError as error:
-                self._note(name, f"could not be brought in line with the event log: {error}")
+                told = rewrite(continuation) if rewrite is not None else None
+            except (MettaError, OSError) as error:
+                told = f"could not be brought in line with the event log: {error}"
+            if told:
+                self._note(name, told)
         self._tell()
-        return rows[-1].epoch if rows else None
 
     def _note(self, sink: str, text: str) -> None:
         """Keep news of a sink's thread for the thread that logs."""

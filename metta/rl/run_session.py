@@ -23,6 +23,7 @@ from metta.loggers import (
     close_wandb_run,
     open_wandb_run,
 )
+from metta.loggers.event_log import LogMark
 from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.conditions import RunConditions
 from metta.rl.environment_state import EnvironmentState
@@ -34,6 +35,7 @@ from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
 from metta.secrets import scrub_all
 from metta.store.checkpoint_files import Checkpoint
+from metta.store.checkpoint_manifest import read_log_mark
 from metta.store.run_directory import RunDirectory
 from metta.train.changes import check_changes
 from metta.train.layers import resolve
@@ -197,7 +199,7 @@ class RunSession:
             if conditions is not None:
                 parts.conditions.compare(conditions["state"])
         self._write_configuration(config, about)
-        self._event_log = EventLog(self.directory.events_file)
+        self._event_log = self._open_log(checkpoint)
         checkpointer.before_commit = self._sync_events
         if self.stats_client is None:
             self.stats_client = StatsClient(self._event_log)
@@ -222,10 +224,21 @@ class RunSession:
         for hook in hooks:
             parts.hooks.add(hook)
 
-    def _sync_events(self) -> None:
+    def _open_log(self, checkpoint: Checkpoint | None) -> EventLog:
+        """The event log, compared with what the checkpoint says of it."""
+        mark = None if checkpoint is None else LogMark.from_dict(read_log_mark(checkpoint.path))
+        log = EventLog(self.directory.events_file, mark=mark)
+        if checkpoint is not None and log.sequence == 0:
+            log.damage.append("it is missing or empty")
+        return log
+
+    def _sync_events(self) -> LogMark:
         """What was logged up to a checkpoint must be as safe as the checkpoint."""
-        if self._event_log is not None and not self._event_log.sync():
+        assert self._event_log is not None
+        mark = self._event_log.sync()
+        if mark is None:
             raise CheckpointError(f"{str(self.directory.events_file)!r} cannot be written")
+        return mark
 
     def _describe(self, parts: TrainingComponents, curriculum: Curriculum) -> dict[str, Any]:
         """What the settings do not say."""

@@ -83,14 +83,17 @@ def write_checkpoint(
     snapshot: Mapping[str, Mapping[str, Any]],
     policy: Policy | FrozenPolicy,
     metadata: Mapping[str, Any],
+    *,
+    log_mark: Mapping[str, Any] | None = None,
 ) -> Path:
     """Commit a checkpoint to ``folder/epoch_000120`` and return that path.
 
     `metadata` is plain data with ``epoch`` and ``agent_step``. The component called `policy`, where the
-    snapshot has one, is the given policy. A checkpoint is never overwritten: a second one of the same
-    epoch becomes ``epoch_000120.2`` and supersedes the first. When this returns, the checkpoint is on
-    the disk, and was read again. Whatever goes wrong leaves the folder as it was, or at worst with a
-    temporary folder that could not be removed. NaN or infinity in what learns is a `NonFiniteError`.
+    snapshot has one, is the given policy. `log_mark` says how far the run's event log had got. A
+    checkpoint is never overwritten: a second one of the same epoch becomes ``epoch_000120.2`` and
+    supersedes the first. When this returns, the checkpoint is on the disk, and was read again. Whatever
+    goes wrong leaves the folder as it was, or at worst with a temporary folder that could not be removed.
+    NaN or infinity in what learns is a `NonFiniteError`.
     """
     frozen = policy if isinstance(policy, FrozenPolicy) else freeze_policy(policy)
     root, described = Path(folder), plain_metadata(metadata)
@@ -100,7 +103,7 @@ def write_checkpoint(
     try:
         return commit_folder(
             lambda: free_path(root, epoch),
-            fill=lambda path: _fill(path, packed, frozen, described),
+            fill=lambda path: _fill(path, packed, frozen, described, log_mark),
             verify=verify_checkpoint,
         )
     except (OSError, safetensors.SafetensorError, CheckpointError) as error:
@@ -125,12 +128,13 @@ def _fill(
     packed: tuple[Any, dict[str, Tensor]],
     policy: FrozenPolicy,
     metadata: Mapping[str, Any],
+    log_mark: Mapping[str, Any] | None,
 ) -> None:
     tree, tensors = packed
     save_policy(folder / POLICY_FILE, policy, metadata)
     write_durably(folder / TENSOR_FILE, lambda path: safetensors.torch.save_file(tensors, path))
     _write_json(folder / TREE_FILE, tree)
-    _write_json(folder / MANIFEST_FILE, manifest_of(folder, metadata))
+    _write_json(folder / MANIFEST_FILE, manifest_of(folder, metadata, log_mark))
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ __all__ = [
     "entry_of",
     "manifest_of",
     "read_entry",
+    "read_log_mark",
     "read_manifest",
     "lower_bound_of",
     "score_of",
@@ -31,6 +32,7 @@ FORMAT = "metta-checkpoint"
 FORMAT_VERSION = 1
 POLICY_FILE, TENSOR_FILE, TREE_FILE = "policy.safetensors", "state.safetensors", "state.json"
 MANIFEST_FILE = "manifest.json"
+_LOG_MARK = "event_log"
 FILES = (POLICY_FILE, TENSOR_FILE, TREE_FILE)
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """What data of another making raises when it is taken for ours."""
@@ -74,10 +76,14 @@ def _finite(found: Any) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def manifest_of(folder: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def manifest_of(
+    folder: Path, metadata: Mapping[str, Any], log_mark: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The manifest of the files in a folder, to be written last."""
+    marked = {} if log_mark is None else {_LOG_MARK: dict(log_mark)}
     return sealed(
         {
+            **marked,
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "epoch": int(metadata["epoch"]),
@@ -106,6 +112,11 @@ def read_entry(path: str | os.PathLike[str]) -> CheckpointEntry:
     for name in FILES:
         _check_size(source / name, manifest)
     return entry_of(source, manifest)
+
+
+def read_log_mark(folder: Path) -> Any:
+    """How far the run's event log had got, as the manifest says; None in older ones."""
+    return read_manifest(folder).get(_LOG_MARK)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -64,7 +64,6 @@ class MetricsHook(TrainerHook):
         self._logger: StatsLogger | None = None
         self._client: StatsClient | None = None
         self._monitor: SystemMonitor | None = None
-        self._hyperparameters: dict[str, float] = {}
         self._last_step = 0
         self._last_beat = -float("inf")
         self._last_scores: dict[str, float] = {}
@@ -175,18 +174,21 @@ class MetricsHook(TrainerHook):
         self._open_logger(state)
         if self._settings.monitor_seconds:
             self._monitor = setup_monitoring(self._settings.monitor_seconds)
-        self._hyperparameters = hyperparameters_of(config)
         self._last_step, self._last_scores = state.agent_step, state.eval_scores.to_metrics()
-        stats = state.stats
+        stats, constants = state.stats, hyperparameters_of(config)
         if self._client is not None:
             name = str(state.shared.get("run_name", "training"))
             curriculum = getattr(trainer, "curriculum", None)
-            about = {"env": str(getattr(curriculum, "env", "-")), **self._hyperparameters}
+            about = {"env": str(getattr(curriculum, "env", "-")), **constants}
             stats.stats_run_id = self._client.create_run(name, about, from_epoch=state.epoch)
         assert self._logger is not None
-        last_row = self._logger.rewind(state.epoch)
-        if last_row is not None:
-            self._hyperparameters = {}  # the run's first row has them
+        last_row = self._logger.rewind(state.epoch, state.agent_step)
+        self._logger.log_constants(
+            {f"hyperparameters/{name}": number for name, number in constants.items()},
+            agent_step=state.agent_step,
+            epoch=state.epoch,
+            as_event=self._client is None,  # the event `run_start` has them already
+        )
         was_due = crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval)
         if last_row == state.epoch or (last_row is None and was_due):
             # a row of these epochs was logged, or it was due and nobody listened
@@ -214,8 +216,6 @@ class MetricsHook(TrainerHook):
             sections["weights"] = compute_weight_stats(policy)
         if self._monitor is not None:
             sections["monitor"] = self._monitor.snapshot()
-        sections["hyperparameters"] = self._hyperparameters
-        self._hyperparameters = {}  # they do not change: the first row has them
         self._record(state, first)
         self._log_row(state, losses, sections)
         stats.clear_rollout_stats(epoch)
