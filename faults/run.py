@@ -33,6 +33,8 @@ CAMPAIGNS: dict[str, int] = {
     "malicious_pickles": 50,
     "hostile_configs": 2_000,
     "hostile_names": 200,
+    "damaged_logs": 260,
+    "large_logs": 1000,
 }
 """Module in this package -> trials of the full suite; 0: as many as there are points."""
 

@@ -230,7 +230,7 @@ def train(name: str, folder: str, die_after: int | None = None, **changes: Any) 
         trainer.train()
 
 
-_NOT_COMPARED = ("timing_", "monitor/", "overview/sps", "metric/total_time", "metric/train_time")
+NOT_COMPARED = ("timing_", "monitor/", "overview/sps", "metric/total_time", "metric/train_time")
 
 
 def comparable_rows(folder: Path) -> list[tuple[int, int, dict[str, str]]]:
@@ -239,7 +239,7 @@ def comparable_rows(folder: Path) -> list[tuple[int, int, dict[str, str]]]:
         (
             row.agent_step,
             row.epoch,
-            {k: repr(v) for k, v in row.metrics.items() if not k.startswith(_NOT_COMPARED)},
+            {k: repr(v) for k, v in row.metrics.items() if not k.startswith(NOT_COMPARED)},
         )
         for row in metric_rows(folder / "events.jsonl")
     ]

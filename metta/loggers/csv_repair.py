@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from metta.files import atomic_write
 from metta.loggers.csv_lines import (
@@ -35,12 +36,13 @@ def follow_log(path: Path, continuation: Continuation) -> str:
     begin = _begin_of_tail(path, columns, continuation)
     if begin is None:
         columns = columns if continuation.keeps_others else []
+    there = columns_of(path)
     names = dict.fromkeys([*FIRST_COLUMNS, *columns])
-    for row in tail:
-        names.update(dict.fromkeys(row.metrics))
+    for cells in _merged(table_lines(path, there, begin), continuation, _Told()):
+        names.update(dict.fromkeys(cells))
     wanted, told = list(names), _Told()
     if begin is None or wanted != columns:
-        _write_anew(path, columns_of(path), wanted, begin, continuation, told)
+        _write_anew(path, there, wanted, begin, continuation, told)
     else:
         old = list(table_lines(path, columns, begin))  # no more than the tail has
         lines = (csv_line(cells, wanted) for cells in _merged(iter(old), continuation, told))
@@ -96,32 +98,41 @@ def _last_epoch(path: Path, columns: list[str]) -> int:
 def _merged(
     old: Iterator[TableLine], continuation: Continuation, told: _Told
 ) -> Iterator[Mapping[str, str]]:
-    """Rows of the log in order, with lines of the table among them that it lacks."""
+    """Rows of the log in order; where it may be damaged, lines of the table, and rows that it lacks."""
     if not continuation.keeps_others:
         yield from map(cells_of, continuation.tail)
         return
     waiting = _readable(old, continuation.epoch, told)
-    line = next(waiting, None)
+    line, before = next(waiting, None), (-1, -1)
     for row in continuation.tail:
-        while line is not None and line.key is not None and line.key < (row.epoch, row.agent_step):
+        key = row.epoch, row.agent_step
+        while line is not None and line.key < key:
             told.kept.append(line.key[0])
             yield line.cells
             line = next(waiting, None)
-        if line is not None and line.key == (row.epoch, row.agent_step):
+        if line is not None and line.key == key:
+            yield line.cells
             line = next(waiting, None)
-        yield cells_of(row)
-    while line is not None and line.key is not None:
+        elif line is None or key > before:  # else it stands in the log twice
+            yield cells_of(row)
+        before = max(before, key)
+    while line is not None:
         told.kept.append(line.key[0])
         yield line.cells
         line = next(waiting, None)
 
 
-def _readable(old: Iterator[TableLine], epoch: int, told: _Told) -> Iterator[TableLine]:
+class _KeyedLine(NamedTuple):
+    key: tuple[int, int]
+    cells: dict[str, str]
+
+
+def _readable(old: Iterator[TableLine], epoch: int, told: _Told) -> Iterator[_KeyedLine]:
     for line in old:
         if line.key is None:
             told.unreadable += 1
         elif line.key[0] <= epoch:
-            yield line
+            yield _KeyedLine(line.key, line.cells)
 
 
 def _write_anew(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from metta.errors import EventLogError
 from metta.loggers.event_lines import Event, has_check, parse_event, whole_number
 from metta.loggers.event_reader import ChainCheck, bad_line, lines_from, open_log, placed_events
 from metta.loggers.sink import MetricRow
@@ -185,8 +186,10 @@ class LogTail:
                     event = parse_event(line)
                     self._rewinds.note(place, event)
                     self.was_damaged |= event.kind == "log_damage"
+                    if event.kind == "metrics":
+                        row_of(event, self.path)
                 problem = check.add(line, event)
-            except ValueError as reason:
+            except (ValueError, EventLogError) as reason:
                 problem = f"the line is no event: {reason}"
                 check = ChainCheck(None)
             if problem:
@@ -198,12 +201,13 @@ class LogTail:
                 continue
             try:
                 event = parse_event(line)
-            except ValueError:
-                continue  # it is among the problems
-            if event.kind == "metrics":
+                if event.kind != "metrics":
+                    continue
                 row = row_of(event, self.path)
-                if self._rewinds.counts(place, event.run, row.epoch):
-                    yield row
+            except (ValueError, EventLogError):
+                continue  # it is among the problems
+            if self._rewinds.counts(place, event.run, row.epoch):
+                yield row
 
 
 @dataclass(frozen=True)
@@ -214,8 +218,13 @@ class Continuation:
     """The rows that count."""
     epoch: int
     agent_step: int
-    keeps_others: bool
-    """Whether a sink keeps rows up to `epoch` that the log lacks, because it is not known to be whole."""
+    is_as_marked: bool
+    """Whether the log has all that it had when the checkpoint was saved."""
+
+    @property
+    def keeps_others(self) -> bool:
+        """Whether a sink keeps rows up to `epoch` that the log lacks, for it is not known to be whole."""
+        return not self.is_as_marked or self.tail.was_damaged or bool(self.tail.problems)
 
 
 def _line_begin(stream: BinaryIO, place: int) -> int:

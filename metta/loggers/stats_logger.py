@@ -128,8 +128,7 @@ class StatsLogger:
         last = tail.last
         if agent_step is None:
             agent_step = 0 if last is None else last.agent_step
-        is_exact = log.is_as_marked and not problems and not tail.was_damaged
-        self._rewrite(Continuation(tail, epoch, agent_step, keeps_others=not is_exact))
+        self._rewrite(Continuation(tail, epoch, agent_step, log.is_as_marked))
         return None if last is None or problems else last.epoch
 
     def _report_damage(self, log: EventLog, tail: LogTail, problems: list[str], epoch: int) -> None:

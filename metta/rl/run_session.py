@@ -198,8 +198,8 @@ class RunSession:
             conditions = checkpoint.snapshot.get(RunConditions.state_name)
             if conditions is not None:
                 parts.conditions.compare(conditions["state"])
+        self._event_log = self._open_log(checkpoint)  # refused before anything is written
         self._write_configuration(config, about)
-        self._event_log = self._open_log(checkpoint)
         checkpointer.before_commit = self._sync_events
         if self.stats_client is None:
             self.stats_client = StatsClient(self._event_log)
