@@ -46,7 +46,11 @@ class Cost(NamedTuple):
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
-    """Each command once, on a small run and on a large one."""
+    """Each command once, on a small run and on a large one.
+
+    A resume to the end draws the learning curve, for which all of the log is read once more; one that a
+    signal stops does not.
+    """
     small, large = folder / "small" / "run", folder / "large" / "run"
     make_run(small, 0)
     epoch = make_run(large, count * MB)
@@ -55,7 +59,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
         costs = [measure([*name.split(), *_shown(name, run)]) for run in (small, large)]
         yield _trial(f"metta {name}", seed, judge, costs, log_mb)
     costs = [_resumed(small, 4, 0), _resumed(large, 4, epoch)]
-    yield _trial("metta resume", seed, _judge_resume, costs, log_mb)
+    yield _trial("metta resume", seed, _judge_memory, costs, log_mb)
     (large / "metrics.csv").unlink()
     costs = [_resumed(small, 8, 0), _resumed(large, 8, epoch)]
     yield _trial("metta resume, without a table", seed, _judge_memory, costs, log_mb)

@@ -26,6 +26,8 @@ class AppendFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._descriptor: int | None = _open_regular(path)
+        folder = path.parent.stat()
+        self._folder = folder.st_dev, folder.st_ino
         self.size = self._whole_size()
         """Bytes of whole lines."""
         os.ftruncate(self._descriptor, self.size)
@@ -80,6 +82,14 @@ class AppendFile:
             return False
         own = os.fstat(self._open)
         return (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
+
+    def has_its_folder(self) -> bool:
+        """Whether the folder is still the one that the file was opened in."""
+        try:
+            now = self.path.parent.stat()
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino) == self._folder
 
     def put_back(self) -> Path | None:
         """Write a file that lost its name again, whole; what has the name now is renamed, and returned."""

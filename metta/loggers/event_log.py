@@ -181,7 +181,7 @@ class EventLog:
         file = self._file
         if file is None or file.is_in_place():
             return ""
-        if not self.path.parent.is_dir():
+        if not file.has_its_folder():
             raise RunRemovedError(
                 f"the folder {str(self.path.parent)!r} was removed while a run was at work in it: its "
                 "events, metrics and checkpoints are gone, and training stops"
