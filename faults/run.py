@@ -40,6 +40,8 @@ CAMPAIGNS: dict[str, int] = {
     "hostile_folders": 400,
     "racing_readers": 180,
     "damaged_runs": 0,
+    "damaged_logs": 260,
+    "large_logs": 1000,
 }
 """Module in this package -> trials of the full suite; 0: as many as there are points."""
 

@@ -20,6 +20,7 @@ __all__ = [
     "PolicyError",
     "RolloutError",
     "RunLockedError",
+    "RunRemovedError",
     "SpaceError",
     "StateError",
     "UnsafeFileError",
@@ -83,8 +84,12 @@ class RunLockedError(MettaError):
     """Another trainer is at work in this run directory."""
 
 
+class RunRemovedError(MettaError):
+    """The folder of a run was removed while a trainer was at work in it."""
+
+
 class EventLogError(MettaError):
-    """A log of events has a line that is no event; names the file and the line."""
+    """A log of events has a line that is no event, or belongs to another run; names the file."""
 
 
 class DatabaseError(MettaError):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metta.errors import ConfigError
-from metta.loggers.event_log import Event, read_events
+from metta.loggers.event_lines import Event
+from metta.loggers.event_reader import bad_line
+from metta.loggers.history import stream_events
 from metta.sim.statistics import (
     Estimate,
     best_by_lower_bound,
@@ -63,24 +66,26 @@ def last_evaluation(path: Path) -> Evaluation | None:
 
     Epochs that were lost when a run was resumed do not count.
     """
-    found: dict[int, Evaluation] = {}
-    for event in read_events(path) if path.is_file() else ():
-        if event.kind == "run_start":
-            kept = int(event.payload.get("from_epoch", 0))
-            found = {epoch: one for epoch, one in found.items() if epoch <= kept}
-        elif event.kind == "evaluation":
-            evaluation = _evaluation(event)
-            found[evaluation.epoch] = evaluation
-    return found[max(found)] if found else None
+    found: Evaluation | None = None
+    for event in stream_events(path, {"evaluation"}) if os.path.lexists(path) else ():
+        evaluation = _evaluation(event, path)
+        if found is None or evaluation.epoch >= found.epoch:
+            found = evaluation
+    return found
 
 
-def _evaluation(event: Event) -> Evaluation:
+def _evaluation(event: Event, path: Path) -> Evaluation:
     payload = event.payload
-    scores = payload["scores"]
-    simulations = _numbers(scores.get("simulation_scores", scores))
-    told: Mapping[str, Any] = scores.get("episodes", {}) if "simulation_scores" in scores else {}
-    episodes = {name: [float(x) for x in one["returns"]] for name, one in told.items()}
-    return Evaluation(int(payload["epoch"]), simulations, episodes)
+    try:
+        scores = payload["scores"]
+        simulations = _numbers(scores.get("simulation_scores", scores))
+        told: Mapping[str, Any] = (
+            scores.get("episodes", {}) if "simulation_scores" in scores else {}
+        )
+        episodes = {name: [float(x) for x in one["returns"]] for name, one in told.items()}
+        return Evaluation(int(payload["epoch"]), simulations, episodes)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise bad_line(path, f"event {event.sequence}", b"evaluation", error) from error
 
 
 def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:

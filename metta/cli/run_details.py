@@ -8,9 +8,13 @@ from typing import Any
 
 from metta.cli.run_summary import UNREADABLE, seconds_since, shown_time
 from metta.cli.tables import printable
-from metta.loggers.event_log import Event, read_events
+from metta.loggers.event_lines import Event
+from metta.loggers.history import row_of, stream_events
 
 __all__ = ["RunDetails", "Saved", "Scores", "details_from_log"]
+
+MAX_SAVED = 1000
+"""Policies, and replays, that are shown: the newest."""
 
 
 @dataclass
@@ -111,61 +115,54 @@ def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
 
 def details_from_log(path: Path) -> RunDetails:
     """What an event log tells, as far as its lines can be read."""
-    found = _LogDetails()
+    found = RunDetails()
     try:
-        for event in read_events(path):
-            found.add(event)
+        for event in stream_events(path, _READERS):
+            _READERS[event.kind](found, event)
     except UNREADABLE:  # the line of the run says that it is broken, and why
         pass
-    return found.details()
+    return found
 
 
-class _LogDetails:
-    """Takes in events one by one; what a run that goes on takes back is forgotten."""
+def _add_heartbeat(found: RunDetails, event: Event) -> None:
+    found.last_heartbeat = event.time
 
-    def __init__(self) -> None:
-        self.last_heartbeat: float | None = None
-        self.by_kind: dict[str, list[tuple[str, int, Any]]] = {}
-        """Kind -> (run, epoch, what it says)."""
 
-    def add(self, event: Event) -> None:
-        payload = event.payload
-        if event.kind in ("run_start", "rewind"):
-            kept = int(payload.get("from_epoch", 0))
-            for kind, rows in self.by_kind.items():
-                still = [row for row in rows if row[0] != event.run or row[1] <= kept]
-                self.by_kind[kind] = still
-        elif event.kind == "heartbeat":
-            self.last_heartbeat = float(event.time)
-        elif event.kind == "metrics":
-            metrics = {name: _number(n) for name, n in payload["metrics"].items()}
-            self._keep(event, int(payload.get("epoch", 0)), metrics)
-        elif event.kind == "evaluation":
-            scores = payload["scores"]
-            simulations = scores.get("simulation_scores", scores)
-            numbers = {str(name): _number(score) for name, score in simulations.items()}
-            about = Scores(int(payload["epoch"]), str(payload.get("suite") or ""), numbers)
-            self._keep(event, about.epoch, about)
-        elif event.kind in ("policy", "replay"):
-            epoch, step = int(payload["epoch"]), int(payload["agent_step"])
-            simulation = payload.get("simulation")
-            self._keep(event, epoch, Saved(epoch, step, str(payload["uri"]), simulation))
+def _add_metrics(found: RunDetails, event: Event) -> None:
+    found.metrics |= row_of(event).metrics
 
-    def _keep(self, event: Event, epoch: int, about: dict[str, float] | Scores | Saved) -> None:
-        self.by_kind.setdefault(event.kind, []).append((event.run, epoch, about))
 
-    def details(self) -> RunDetails:
-        scores = [about for *_, about in self.by_kind.get("evaluation", [])]
-        metrics: dict[str, float] = {}
-        for *_, found in self.by_kind.get("metrics", []):
-            metrics |= found
-        return RunDetails(
-            last_heartbeat=self.last_heartbeat,
-            metrics=metrics,
-            scores=scores[-1] if scores else None,
-            policies=[about for *_, about in self.by_kind.get("policy", [])],
-            replays=[about for *_, about in self.by_kind.get("replay", [])],
-        )
+def _add_scores(found: RunDetails, event: Event) -> None:
+    payload = event.payload
+    scores = payload["scores"]
+    simulations = scores.get("simulation_scores", scores)
+    numbers = {str(name): _number(score) for name, score in simulations.items()}
+    found.scores = Scores(int(payload["epoch"]), str(payload.get("suite") or ""), numbers)
+
+
+def _add_policy(found: RunDetails, event: Event) -> None:
+    found.policies.append(_saved(event))
+    del found.policies[:-MAX_SAVED]
+
+
+def _add_replay(found: RunDetails, event: Event) -> None:
+    found.replays.append(_saved(event))
+    del found.replays[:-MAX_SAVED]
+
+
+def _saved(event: Event) -> Saved:
+    payload = event.payload
+    epoch, step = int(payload["epoch"]), int(payload["agent_step"])
+    return Saved(epoch, step, str(payload["uri"]), payload.get("simulation"))
+
+
+_READERS = {
+    "heartbeat": _add_heartbeat,
+    "metrics": _add_metrics,
+    "evaluation": _add_scores,
+    "policy": _add_policy,
+    "replay": _add_replay,
+}
 
 
 def _number(value: Any) -> float:

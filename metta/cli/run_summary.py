@@ -6,13 +6,16 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metta.errors import MettaError, UnsafeFileError
-from metta.loggers.event_log import Event, read_events
+from metta.errors import EventLogError, MettaError, UnsafeFileError
+from metta.loggers.event_lines import Event, parse_event
+from metta.loggers.event_reader import bad_line, lines_backwards, open_log
+from metta.loggers.history import came_late, row_of, taken_back_to
+from metta.loggers.sink import MetricRow
 from metta.train.train_config import TrainingConfig
 from metta.untrusted.json_files import read_json
 from metta.untrusted.paths import safe_join
@@ -30,6 +33,11 @@ __all__ = [
 _OUTCOMES = ("done", "stopped", "failed")
 SILENT_SECONDS = 600.0
 """A run on another host that wrote nothing for so long is not taken to be running."""
+_SCORE = re.compile(r"eval_.*/score")
+MAX_SCANNED_BYTES = 16 * 2**20
+"""Of an event log, from its end, in which the last score is looked for."""
+_WHOLE_BYTES = 1 << 16
+"""From the end of an event log in which every line is read."""
 _LOCKS = Path("/proc/locks")
 _LOCK = re.compile(r"^\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
 """A lock that is held; those who wait for it have an arrow before the kind."""
@@ -81,7 +89,8 @@ def summarize(folder: Path) -> RunSummary:
     try:
         config = TrainingConfig.from_yaml(safe_join(folder, "config.yaml"))
         summary.env, summary.total_timesteps = config.env, config.trainer.total_timesteps
-        ended = _read_events(folder / "events.jsonl", summary)
+        events = folder / "events.jsonl"
+        ended = _read_tail(events, summary) if os.path.lexists(events) else None
         summary.reason = None if ended is None else ended.get("reason")
         summary.status = _status(folder, summary, ended)
     except UNREADABLE as error:
@@ -90,40 +99,89 @@ def summarize(folder: Path) -> RunSummary:
     return summary
 
 
-def _read_events(file: Path, summary: RunSummary) -> dict[str, Any] | None:
-    """Fill in the newest numbers, as far as lines can be read; returns how the run ended, if it did.
+def _read_tail(file: Path, summary: RunSummary) -> dict[str, Any] | None:
+    """Fill in the newest numbers; returns how the run ended, if it did.
 
-    Rows that a run took back when it went on from an earlier epoch do not count.
+    Lines are read from the end until everything is known, at most `MAX_SCANNED_BYTES` of them. Rows that a
+    run took back when it continued from an earlier epoch do not count.
     """
-    rows: list[tuple[int, int, dict[str, Any]]] = []
-    late: dict[int, dict[str, Any]] = {}
-    ended: dict[str, Any] | None = None
+    tail = _Tail()
     try:
-        for event in _events(file):
-            if event.kind == "metrics":
-                step, epoch = (int(event.payload.get(name, 0)) for name in ("agent_step", "epoch"))
-                rows.append((epoch, step, event.payload["metrics"]))
-            elif event.kind == "evaluation" and "late_row" in event.payload["scores"]:
-                late[int(event.payload["epoch"])] = event.payload["scores"]["late_row"]
-            elif event.kind == "run_end":
-                ended = event.payload
-            elif event.kind in ("run_start", "rewind"):
-                ended, kept = None, event.payload.get("from_epoch", 0)
-                rows = [row for row in rows if row[0] <= kept]
-                late = {epoch: row for epoch, row in late.items() if epoch <= kept}
+        with open_log(file) as (stream, size):
+            for place, line in lines_backwards(stream, size, file):
+                scanned = size - place
+                if scanned > MAX_SCANNED_BYTES or (tail.is_known and scanned > _WHOLE_BYTES):
+                    break
+                if scanned <= _WHOLE_BYTES or tail.wants(line):
+                    tail.add(file, place, line)
     finally:
-        numbers: dict[str, Any] = {}
-        for summary.epoch, summary.agent_step, metrics in rows:
-            numbers |= metrics
-        numbers |= late[max(late)] if late else {}
-        summary.reward = _finite(numbers.get("overview/reward"))
-        summary.score = last_score(numbers)
-    return ended
+        summary.epoch, summary.agent_step = tail.epoch, tail.agent_step
+        summary.reward, summary.score = tail.reward, tail.score
+    if tail.error is not None:
+        raise tail.error
+    return tail.ended
+
+
+class _Tail:
+    """What is known of a run so far, reading its log backwards."""
+
+    def __init__(self) -> None:
+        self.epoch = self.agent_step = 0
+        self.reward: float | None = None
+        self.score: float | None = None
+        self.ended: dict[str, Any] | None = None
+        self.error: EventLogError | None = None
+        """The last line that cannot be read."""
+        self._kept = math.inf
+        """Rows of later epochs were taken back."""
+        self._has_row = self._has_reward = self._has_score = self._has_end = False
+
+    @property
+    def is_known(self) -> bool:
+        return self._has_row and self._has_reward and self._has_score
+
+    def wants(self, line: bytes) -> bool:
+        """Whether a line may say what is not known yet; other lines are not even parsed."""
+        if b'"run_start"' in line or b'"rewind"' in line:
+            return True
+        if b'/score"' in line:
+            return not self._has_score
+        return b'"metrics"' in line and not self._has_row
+
+    def add(self, file: Path, place: int, line: bytes) -> None:
+        try:
+            event = parse_event(line)
+        except ValueError as reason:
+            self.error = self.error or bad_line(file, f"the line at byte {place:,}", line, reason)
+            return
+        try:
+            self._take(event, file)
+        except EventLogError as error:
+            self.error = self.error or error
+
+    def _take(self, event: Event, file: Path) -> None:
+        kept = taken_back_to(event, file)
+        if kept is not None:
+            self._kept, self._has_end = min(self._kept, kept), True
+        elif event.kind == "run_end" and not self._has_end:
+            self.ended, self._has_end = event.payload, True
+        elif event.kind == "metrics" or came_late(event):
+            row = row_of(event, file)
+            if row.epoch <= self._kept:
+                self._take_row(row)
+
+    def _take_row(self, row: MetricRow) -> None:
+        if not self._has_row and not row.is_late:
+            self._has_row, self.epoch, self.agent_step = True, row.epoch, row.agent_step
+        if not self._has_reward and "overview/reward" in row.metrics:
+            self._has_reward, self.reward = True, _finite(row.metrics["overview/reward"])
+        if not self._has_score and any(map(_SCORE.fullmatch, row.metrics)):
+            self._has_score, self.score = True, last_score(row.metrics)
 
 
 def last_score(metrics: Mapping[str, Any]) -> float | None:
     """Mean of the categories' scores in a row of metrics; None where it has none."""
-    found = [_finite(v) for k, v in metrics.items() if re.fullmatch(r"eval_.*/score", k)]
+    found = [_finite(v) for k, v in metrics.items() if _SCORE.fullmatch(k)]
     scores = [score for score in found if score is not None]
     return sum(scores) / len(scores) if scores else None
 
@@ -163,10 +221,6 @@ def shown_time(seconds: float) -> str:
     except (OverflowError, ValueError, OSError):
         return "-"
     return moment.isoformat(sep=" ", timespec="seconds")
-
-
-def _events(file: Path) -> Iterable[Event]:
-    return read_events(file) if file.exists() else ()
 
 
 def _is_at_work(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from metta.cli.plot import draw_learning_curve
 from metta.cli.resume import place_of, resume_command
 from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError
-from metta.loggers.history import metric_rows
+from metta.loggers.history import stream_rows
 from metta.rl.components.trainer import Trainer
 from metta.rl.replay_file import list_replays
 from metta.secrets import scrub
@@ -23,6 +23,10 @@ from metta.train.layers import Resolved
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["new_run_dir", "train", "train_in"]
+
+MAX_CURVE_POINTS = 4096
+MAX_QUICK_BYTES = 32 * 2**20
+"""Of an event log that is read all through when a signal stops training."""
 
 
 def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
@@ -104,6 +108,9 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
         is_own = replays.is_relative_to(run.path)
         watched = shlex.join(["metta", "replay", str(run.path if is_own else replays)])
         say(f"watch what it does: {watched}")
+    if is_stopped and run.events_file.stat().st_size > MAX_QUICK_BYTES:
+        say("the learning curve is drawn when training is done: the event log is large")
+        return
     try:
         curve = draw_learning_curve(run.curve_file, learning_curve(run.events_file), env)
         say(f"drew the learning curve to {curve}")
@@ -112,18 +119,28 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
 
 
 def learning_curve(events_file: Path) -> list[dict[str, float]]:
-    """``agent_step`` and ``episode_return`` of every row that a run logged, also before it was resumed."""
-    rows: list[dict[str, float]] = []
-    for row in metric_rows(events_file):
+    """``agent_step`` and ``episode_return`` of rows that a run logged, also before it was resumed.
+
+    Of many rows, every second is left out, or three of four, and so on, but never the last.
+    """
+    points: list[tuple[int, float]] = []
+    last, stride, number = (-1, math.nan), 1, 0
+    for row in stream_rows(events_file):
         if row.is_late:
             continue
         reward = row.metrics.get("overview/reward", math.nan)
-        if rows and rows[-1]["agent_step"] == row.agent_step:
+        if row.agent_step == last[0]:
             if math.isnan(reward):
                 continue  # a last row with scores only
-            rows.pop()
-        rows.append({"agent_step": float(row.agent_step), "episode_return": reward})
-    return rows
+        elif last[0] >= 0:
+            if number % stride == 0:
+                points.append(last)
+            number += 1
+            if len(points) > MAX_CURVE_POINTS:
+                points, stride = points[::2], 2 * stride
+        last = row.agent_step, reward
+    points += [last] if last[0] >= 0 else []
+    return [{"agent_step": float(step), "episode_return": reward} for step, reward in points]
 
 
 def new_run_dir(output: Path, config: TrainingConfig) -> Path:

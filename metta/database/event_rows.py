@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from metta.loggers.event_log import Event
+from metta.loggers.event_lines import Event, whole_number
 
 __all__ = ["EventRows", "rows_of"]
 
@@ -14,8 +14,6 @@ _EPOCHS = re.compile(r":(\d{1,18})-(\d{1,18})$")
 """How an id that `StatsClient.create_epoch` gave ends."""
 _LONGEST_NAME = 500
 """Characters of a name that count: keys of databases are not longer than about 2,700 bytes."""
-_LONGEST_RUN = 200
-_LARGEST = 2**63
 
 Row = dict[str, Any]
 
@@ -42,22 +40,9 @@ class EventRows:
 
 def rows_of(event: Event) -> EventRows:
     """What an event means; a `ValueError` says why it cannot be one of ours."""
-    event = _checked(event)
     found = _READERS.get(event.kind, _keep)(event, event.payload)
     found.run["last_event"] = event.time
     return found
-
-
-def _checked(event: Event) -> Event:
-    """The event with numbers as the tables have them."""
-    if not isinstance(event.run, str) or not 0 < len(event.run) <= _LONGEST_RUN:
-        raise ValueError(f"run={event.run!r:.80} must be a text of 1 to {_LONGEST_RUN} characters")
-    if not isinstance(event.kind, str) or not isinstance(event.payload, dict):
-        raise ValueError("kind must be a text and payload a mapping")
-    time = _number(event.time)
-    if time is None:
-        raise ValueError(f"time={event.time!r:.80} must be a number")
-    return Event(event.run, _count(event.sequence, "sequence"), time, event.kind, event.payload)
 
 
 def _keep(event: Event, payload: Mapping[str, Any]) -> EventRows:
@@ -81,7 +66,7 @@ def _rewind(event: Event, payload: Mapping[str, Any]) -> EventRows:
 
 
 def _from_epoch(payload: Mapping[str, Any]) -> int:
-    return _count(payload.get("from_epoch", 0), "from_epoch")
+    return whole_number(payload.get("from_epoch", 0), "from_epoch")
 
 
 def _run_end(event: Event, payload: Mapping[str, Any]) -> EventRows:
@@ -95,8 +80,8 @@ def _run_end(event: Event, payload: Mapping[str, Any]) -> EventRows:
 
 def _epoch(event: Event, payload: Mapping[str, Any]) -> EventRows:
     row = {
-        "start_epoch": _count(payload.get("start_epoch"), "start_epoch"),
-        "epoch": _count(payload.get("end_epoch"), "end_epoch"),
+        "start_epoch": whole_number(payload.get("start_epoch"), "start_epoch"),
+        "epoch": whole_number(payload.get("end_epoch"), "end_epoch"),
         "attributes": _mapping(payload.get("attributes", {}), "attributes"),
     }
     return EventRows(event, {"epochs": [row]})
@@ -223,7 +208,7 @@ def _heartbeat(event: Event, payload: Mapping[str, Any]) -> EventRows:
 
 
 def _moment(payload: Mapping[str, Any]) -> Row:
-    return {name: _count(payload.get(name), name) for name in ("epoch", "agent_step")}
+    return {name: whole_number(payload.get(name), name) for name in ("epoch", "agent_step")}
 
 
 def _named_numbers(value: Any, name: str) -> dict[str, float | None]:
@@ -242,19 +227,12 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _count(value: Any, name: str) -> int:
-    found = _optional_count(value)
-    if found is None:
-        raise ValueError(f"{name}={value!r:.80} must be a whole number of 64 bits")
-    return found
-
-
 def _optional_count(value: Any) -> int | None:
     """A whole number of 64 bits; None for whatever else it may be."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    try:
+        return whole_number(value, "")
+    except ValueError:
         return None
-    is_count = value % 1 == 0 and -_LARGEST <= value < _LARGEST
-    return int(value) if is_count else None
 
 
 def _text(value: Any, name: str) -> str:
@@ -291,5 +269,7 @@ _READERS: dict[str, Callable[[Event, Mapping[str, Any]], EventRows]] = {
     "replay": _replay,
     "heartbeat": _heartbeat,
     "sink_failure": _keep,
+    "hyperparameters": _keep,
+    "log_damage": _keep,
 }
 """Kinds that metta writes; of others the payload is kept."""

@@ -1,7 +1,7 @@
 """Whole lines of an event log, from any place on."""
 
+import contextlib
 import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Any
 
 from metta.database.event_rows import EventRows, rows_of
 from metta.errors import EventLogError
-from metta.loggers.event_log import Event
-from metta.secrets import scrub
+from metta.loggers.event_lines import MAX_LINE_BYTES, Event, parse_event
+from metta.loggers.event_reader import bad_line, lines_backwards, lines_from, open_log
 
 __all__ = ["LogBatch", "LogReader", "Place"]
 
@@ -49,7 +49,8 @@ class LogReader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._file = self.path.open("rb")
+        self._opened = contextlib.ExitStack()
+        self._file, _ = self._opened.enter_context(open_log(self.path))
 
     def __enter__(self) -> "LogReader":
         return self
@@ -60,12 +61,12 @@ class LogReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        self._opened.close()
 
     def identity(self) -> str | None:
         """Digest of the first line, which has the run's id and a time; None before there is one."""
         self._file.seek(0)
-        line = self._file.readline()
+        line = self._file.readline(MAX_LINE_BYTES)
         return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else None
 
     def has(self, place: Place) -> bool:
@@ -78,35 +79,28 @@ class LogReader:
 
     def last_event(self) -> Event | None:
         """The last event of a whole line, read from the end; None where that is no event."""
-        end = self.size()
-        begin = max(0, end - _MOST_BYTES)
-        self._file.seek(begin)
-        block = self._file.read(end - begin)
-        whole = block[: block.rfind(b"\n") + 1].splitlines()
-        try:
-            return _parse(whole[-1]).event
-        except (ValueError, IndexError):
-            return None
+        for _, line in lines_backwards(self._file, self.size(), self.path):
+            try:
+                return _parse(line).event
+            except ValueError:
+                return None
+        return None
 
     def read(self, place: Place) -> LogBatch:
         """The next events; a last line without an end waits for its rest."""
-        self._file.seek(place.bytes_read)
         events: list[EventRows] = []
         reached, error = place.bytes_read, None
-        while len(events) < _MOST_LINES and reached - place.bytes_read < _MOST_BYTES:
-            line = self._file.readline()
-            if not line.endswith(b"\n"):
+        for begin, line in lines_from(self._file, place.bytes_read, self.path):
+            if len(events) >= _MOST_LINES or begin - place.bytes_read >= _MOST_BYTES:
                 break
             try:
                 events.append(_parse(line))
             except ValueError as reason:
                 number = place.lines_read + len(events) + 1
-                error = EventLogError(
-                    f"line {number} of {str(self.path)!r} is no event: {reason}: "
-                    f"{scrub(repr(line[:80]))}; mend or remove the line, and ingest the log again"
-                )
+                found = bad_line(self.path, f"line {number}", line, reason)
+                error = EventLogError(f"{found}; mend or remove the line, and ingest the log again")
                 break
-            reached += len(line)
+            reached = begin + len(line)
         end = Place(reached, place.lines_read + len(events), self._tail(reached))
         return LogBatch(events, end, error)
 
@@ -118,19 +112,10 @@ class LogReader:
 
 def _parse(line: bytes) -> EventRows:
     """An event's rows; every way in which a line can be wrong is a `ValueError`."""
-    try:
-        found = json.loads(line.decode(), parse_constant=_no_number)
-        if b"\\u0000" in line or b"\\ud" in line.lower():
-            found = _cleaned(found)
-        return rows_of(Event(**found))
-    except TypeError as error:
-        raise ValueError("it has other fields than an event") from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _no_number(_: str) -> None:
-    """NaN and infinity, which JSON does not have."""
+    event = parse_event(line)
+    if b"\\u0000" in line or b"\\ud" in line.lower():
+        event = Event(**_cleaned(vars(event)))
+    return rows_of(event)
 
 
 def _cleaned(value: Any) -> Any:

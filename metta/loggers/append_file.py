@@ -1,11 +1,18 @@
 """A file of lines that grows by whole lines only."""
 
+import errno
+import itertools
 import os
+import stat
 from pathlib import Path
+
+from metta.errors import UnsafeFileError
+from metta.files import make_durable, remove_file, rename, temporary_beside
 
 __all__ = ["AppendFile"]
 
 _BLOCK = 1 << 16
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
 class AppendFile:
@@ -18,7 +25,9 @@ class AppendFile:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor: int | None = _open_regular(path)
+        folder = path.parent.stat()
+        self._folder = folder.st_dev, folder.st_ino
         self.size = self._whole_size()
         """Bytes of whole lines."""
         os.ftruncate(self._descriptor, self.size)
@@ -36,9 +45,9 @@ class AppendFile:
         return 0
 
     def last_line(self) -> bytes:
-        """The last line without its end; empty where there is none."""
+        """The last line with its end; empty where there is none."""
         end = max(self.size - 1, 0)
-        line = b""
+        line = b"\n" if self.size else b""
         while end > 0:
             begin = max(0, end - _BLOCK)
             block = os.pread(self._open, end - begin, begin)
@@ -65,6 +74,47 @@ class AppendFile:
         """Wait until the disk has everything."""
         os.fsync(self._open)
 
+    def is_in_place(self) -> bool:
+        """Whether the file's name still leads to it."""
+        try:
+            named = self.path.lstat()
+        except OSError:
+            return False
+        own = os.fstat(self._open)
+        return (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
+
+    def has_its_folder(self) -> bool:
+        """Whether the folder is still the one that the file was opened in."""
+        try:
+            now = self.path.parent.stat()
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino) == self._folder
+
+    def put_back(self) -> Path | None:
+        """Write a file that lost its name again, whole; what has the name now is renamed, and returned."""
+        aside = None
+        if os.path.lexists(self.path):
+            names = (self.path.with_name(f"{self.path.name}.found-{n}") for n in itertools.count(1))
+            aside = next(name for name in names if not os.path.lexists(name))
+            rename(self.path, aside)
+        temporary = temporary_beside(self.path)
+        copy = _open_regular(temporary)
+        try:
+            place = 0
+            while block := os.pread(self._open, min(_BLOCK * 16, self.size - place), place):
+                place += os.write(copy, block)
+            os.fsync(copy)
+            rename(temporary, self.path)
+        except BaseException:
+            os.close(copy)
+            remove_file(temporary)
+            raise
+        os.close(self._open)
+        self._descriptor = copy
+        make_durable(self.path.parent)
+        return aside
+
     def close(self) -> None:
         """Let the file go; may be called more than once."""
         if self._descriptor is not None:
@@ -75,3 +125,18 @@ class AppendFile:
     def _open(self) -> int:
         assert self._descriptor is not None, f"{self.path} is closed"
         return self._descriptor
+
+
+def _open_regular(path: Path) -> int:
+    try:
+        descriptor = os.open(path, _FLAGS, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnsafeFileError(
+                f"{str(path)!r} is a symbolic link; a file must lie there"
+            ) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnsafeFileError(f"{str(path)!r} is not a regular file")
+    return descriptor

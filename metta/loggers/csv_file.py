@@ -1,75 +1,73 @@
-"""Rows as `metrics.csv`, with columns that may grow."""
+"""Rows as `metrics.csv` or `evaluations.csv`, with columns that may grow."""
 
-import csv
-import io
+import dataclasses
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from metta.files import atomic_write
 from metta.loggers.append_file import AppendFile
+from metta.loggers.csv_lines import FIRST_COLUMNS, cells_of, columns_of, csv_line, table_lines
+from metta.loggers.csv_repair import follow_log
+from metta.loggers.history import Continuation, LogTail
 from metta.loggers.sink import MetricRow
-from metta.untrusted.files import open_text
 
 __all__ = ["CsvSink"]
-
-_FIRST_COLUMNS = ["agent_step", "epoch"]
 
 
 class CsvSink:
     """One line per row; a metric that a row lacks is empty there.
 
     An existing file is continued. A metric that was not seen before adds a column, for which the file
-    is written anew, atomically.
+    is written anew, atomically. A file that was removed or replaced is written again, whole. Scores that
+    came late have a table of their own, with `of_late_scores`: there they are in the order of their epochs.
     """
 
-    name = "csv"
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, of_late_scores: bool = False) -> None:
         self.path = Path(path)
+        self.name = "evaluations" if of_late_scores else "csv"
+        self._of_late_scores = of_late_scores
         self._file: AppendFile | None = None
         self._columns: list[str] = []
 
     def write(self, row: MetricRow) -> None:
-        """Append one line."""
+        """Append one line, if it belongs to this table."""
+        if row.is_late != self._of_late_scores:
+            return
         file = self._file or self._open()
+        if not file.is_in_place():
+            file.put_back()
         known = set(self._columns)
         missing = [name for name in row.metrics if name not in known]
         if missing:
             file = self._widen(missing)
-        file.append(_line(_cells(row, self._columns)))
+        file.append(csv_line(cells_of(row), self._columns))
 
-    def rewrite(self, rows: Sequence[MetricRow]) -> None:
-        """Put these rows in the place of all there are."""
-        if not rows and not self.path.exists():
-            return
+    def rewrite(self, continuation: Continuation) -> str:
+        """Follow the event log, see `follow_log`; returns what there is to tell."""
         self.close()
-        names = dict.fromkeys(name for row in rows for name in row.metrics)
-        columns = [*_FIRST_COLUMNS, *(name for name in names if name not in _FIRST_COLUMNS)]
-        lines = [_line(columns), *(_line(_cells(row, columns)) for row in rows)]
-        atomic_write(self.path, lambda target: _write_bytes(target, b"".join(lines)))
+        if self._of_late_scores:
+            tail = LogTail(continuation.tail.path, of_late_scores=True)
+            continuation = dataclasses.replace(continuation, tail=tail)
+        return follow_log(self.path, continuation)
 
     def _open(self) -> AppendFile:
         file = AppendFile(self.path)
         self._file = file
-        if file.size == 0:
-            self._columns = list(_FIRST_COLUMNS)
-            file.append(_line(self._columns))
-            return file
-        with open_text(self.path) as stream:
-            self._columns = next(csv.reader(stream))
+        self._columns = columns_of(self.path)
+        if not self._columns:
+            self._columns = list(FIRST_COLUMNS)
+            file.append(csv_line({name: name for name in self._columns}, self._columns))
         return file
 
     def _widen(self, names: list[str]) -> AppendFile:
         """Write the file anew with more columns."""
-        columns = [*self._columns, *names]
+        old, columns = self._columns, [*self._columns, *names]
 
         def rewrite(target: Path) -> None:
-            with open_text(self.path) as old, target.open("wb") as new:
-                lines = csv.reader(old)
-                next(lines)
-                new.write(_line(columns))
-                new.writelines(_line([*line, *[""] * len(names)]) for line in lines)
+            with target.open("wb") as new:
+                new.write(csv_line({name: name for name in columns}, columns))
+                for line in table_lines(self.path, old):
+                    new.write(csv_line(line.cells, columns))
 
         self.close()
         atomic_write(self.path, rewrite)
@@ -83,18 +81,3 @@ class CsvSink:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _cells(row: MetricRow, columns: Sequence[str]) -> list[str]:
-    values = {"agent_step": row.agent_step, "epoch": row.epoch, **row.metrics}
-    return [str(values.get(name, "")) for name in columns]
-
-
-def _write_bytes(target: Path, content: bytes) -> None:
-    target.write_bytes(content)
-
-
-def _line(cells: Iterable[str]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue().encode("utf-8", "backslashreplace")

@@ -1,35 +1,51 @@
 """The event log: what happened in a run, one JSON object per line. It is the local truth."""
 
-import json
 import os
 import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from metta.errors import MettaError, MettaWarning
+from metta.errors import EventLogError, MettaWarning, RunRemovedError
 from metta.loggers.append_file import AppendFile
-from metta.loggers.plain_json import to_json
+from metta.loggers.event_lines import Event, event_line, link_of, parse_event, whole_number
+from metta.loggers.event_reader import bad_line, lines_backwards, open_log, read_events
 
-__all__ = ["Event", "EventLog", "read_events"]
+__all__ = ["Event", "EventLog", "LogMark", "read_events"]
 
 _DURABLE = frozenset({"run_end"})
 
 
 @dataclass(frozen=True)
-class Event:
-    """One line of the log; (run, sequence) names it for good."""
+class LogMark:
+    """How far a log had got at some moment, as a checkpoint keeps it."""
 
     run: str
     sequence: int
-    time: float
-    """Seconds since 1970."""
-    kind: str
-    payload: dict[str, Any]
+    """Number of the last event."""
+    size: int
+    """Bytes."""
+    link: int
+    """Of the last line, and through it of all lines."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: Any) -> "LogMark | None":
+        """What `to_dict` gave; None where this is something else, as of older checkpoints."""
+        if not isinstance(found, dict) or not isinstance(found.get("run"), str):
+            return None
+        try:
+            numbers = [whole_number(found.get(name), name) for name in ("sequence", "size", "link")]
+        except ValueError:
+            return None
+        return cls(found["run"], *numbers)
 
 
 class EventLog:
@@ -43,30 +59,65 @@ class EventLog:
     used from several threads, by one process at a time.
     """
 
-    def __init__(self, path: str | os.PathLike[str], run_id: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        run_id: str | None = None,
+        *,
+        mark: LogMark | None = None,
+    ) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
-        self._waiting: list[str] = []
+        self._waiting: list[bytes] = []
         self._failing = False
         self._file: AppendFile | None = AppendFile(self.path)
         last = self._last_event(self._file)
-        self.run_id = run_id or (last.run if last else uuid.uuid4().hex)
+        self.damage = [] if mark is None else self._compare(mark, last)
+        """How the file differs from what it was when `mark` was taken."""
+        self.is_as_marked = mark is not None and not self.damage
+        """Whether nothing is missing of what was there when `mark` was taken."""
+        known = last or mark
+        self.run_id = run_id or (uuid.uuid4().hex if known is None else known.run)
         """Of the run whose events are written now."""
-        self.sequence = last.sequence if last else 0
+        # a log that lost its end gives no number twice: databases may have those events
+        self.sequence = max(last.sequence if last else 0, mark.sequence if mark else 0)
         """Number of the last event."""
 
     def _last_event(self, file: AppendFile) -> Event | None:
-        line = file.last_line()
+        self._link, line = 0, file.last_line()
         if not line:
             return None
-        event = _parse(line)
-        if event is None:
+        self._link = link_of(line)
+        try:
+            return parse_event(line)
+        except ValueError as reason:
             file.close()
-            raise MettaError(
-                f"the last line of {self.path} is no event: {line[:80]!r}; move the file away to "
-                "begin a new log"
+            error = bad_line(self.path, "the last line", line, reason)
+            raise EventLogError(f"{error}; move the file away to begin a new log") from reason
+
+    def _compare(self, mark: LogMark, last: Event | None) -> list[str]:
+        assert self._file is not None
+        if last is None:
+            return [f"it is missing or empty, and had {mark.sequence:,} events"]
+        if last.run != mark.run:
+            self._file.close()
+            raise EventLogError(
+                f"{str(self.path)!r} is the log of another run, {last.run!r}; this run is {mark.run!r}. "
+                "Put its own log back, or move this one away: then the run continues with a new log"
             )
-        return event
+        if self._file.size < mark.size:
+            return [
+                f"it ends with event {last.sequence:,} at byte {self._file.size:,}; when the checkpoint "
+                f"was saved it had {mark.sequence:,} events and {mark.size:,} bytes"
+            ]
+        with open_log(self.path) as (stream, _):
+            place, line = next(lines_backwards(stream, mark.size, self.path), (0, b""))
+        if link_of(line) != mark.link or place + len(line) != mark.size:
+            return [
+                f"its first {mark.size:,} bytes are not those that it had when the checkpoint was saved: "
+                "lines were changed, added or removed"
+            ]
+        return []
 
     def append(self, kind: str, payload: Mapping[str, Any]) -> int:
         """Write an event; returns its number."""
@@ -79,7 +130,13 @@ class EventLog:
                 "kind": kind,
                 "payload": payload,
             }
-            self._waiting.append(to_json(event))
+            try:
+                line = event_line(event, self._link)
+            except ValueError as reason:
+                self.sequence -= 1
+                raise EventLogError(f"an event {kind!r} cannot be logged: {reason}") from reason
+            self._waiting.append(line)
+            self._link = link_of(line)
             number = self.sequence
             news = self._write(sync=kind in _DURABLE)
         if news:  # outside of the lock: whoever shows the warning may log
@@ -92,7 +149,7 @@ class EventLog:
             if self._file is None:
                 self._file = AppendFile(self.path)
             if self._waiting:
-                self._file.append("".join(f"{line}\n" for line in self._waiting).encode())
+                self._file.append(b"".join(self._waiting))
             self._waiting.clear()
             if sync:
                 self._file.sync()
@@ -104,14 +161,38 @@ class EventLog:
         recovered, self._failing = self._failing, False
         return f"{self.path} is written again, and complete" if recovered else ""
 
-    def sync(self) -> bool:
-        """Bring everything to the disk; returns whether it is there."""
+    def sync(self) -> LogMark | None:
+        """Bring everything to the disk; returns how far the file has got, or None where that failed.
+
+        A file that was removed or replaced meanwhile is written again, whole. `RunRemovedError` where its
+        folder is gone.
+        """
         with self._lock:
-            news = self._write(sync=True)
+            news = [self._write(sync=True), self._put_back()]
+            size = 0 if self._file is None else self._file.size
+            mark = LogMark(self.run_id, self.sequence, size, self._link)
             is_there = not self._failing
-        if news:
-            warnings.warn(news, MettaWarning, stacklevel=2)
-        return is_there
+        for text in filter(None, news):
+            warnings.warn(text, MettaWarning, stacklevel=2)
+        return mark if is_there else None
+
+    def _put_back(self) -> str:
+        """Give the file its name again if it has lost it; returns what there is to tell."""
+        file = self._file
+        if file is None or file.is_in_place():
+            return ""
+        if not file.has_its_folder():
+            raise RunRemovedError(
+                f"the folder {str(self.path.parent)!r} was removed while a run was at work in it: its "
+                "events, metrics and checkpoints are gone, and training stops"
+            )
+        try:
+            aside = file.put_back()
+        except OSError as error:
+            self._failing = True
+            return f"{self.path} was removed, and cannot be written again: {error}"
+        other = "" if aside is None else f"; what was found in its place is now {aside}"
+        return f"{self.path} was removed or replaced; it is written again, and complete{other}"
 
     def close(self) -> None:
         """Bring everything to the disk and let the file go; another event opens it again."""
@@ -122,6 +203,10 @@ class EventLog:
             if self._waiting:
                 news = f"{len(self._waiting)} events could not be written to {self.path}"
             if self._file is not None:
+                try:
+                    news = news or self._put_back()
+                except RunRemovedError as error:
+                    news = str(error)
                 self._file.close()
                 self._file = None
         if news:
@@ -132,22 +217,3 @@ class EventLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
-    """Events in order; a last line without an end, of a crash or of a writer at work, is left out."""
-    with Path(path).open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.endswith(b"\n"):
-                return
-            event = _parse(line)
-            if event is None:
-                raise MettaError(f"line {number} of {path} is no event: {line[:80]!r}")
-            yield event
-
-
-def _parse(line: bytes) -> Event | None:
-    try:
-        return Event(**json.loads(line))
-    except (ValueError, TypeError, RecursionError):
-        return None

@@ -24,8 +24,10 @@ class Sink(Protocol):
     It opens at the first `write`; after `close` another `write` opens it again and goes on. A `write`
     that raises has written nothing, so the row may be written again.
 
-    A sink may have a method ``rewrite(rows)`` besides: a run goes on from before its last row, and these
-    are the rows that count up to there.
+    A sink may have a method ``rewrite(continuation)`` besides: a run continues, perhaps from before its
+    last row; see `metta.loggers.history.Continuation`. What it returns is shown to the user.
+    Where it has an attribute `takes_constants` that is true, settings come to it as a row of their own when
+    training begins; tables of rows leave them out.
     """
 
     name: str

@@ -1,9 +1,13 @@
 """`StatsClient`: the trainer's side of the statistics database."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from metta.loggers.event_log import EventLog, read_events
+from metta.loggers.event_lines import parse_event
+from metta.loggers.event_log import EventLog
+from metta.loggers.event_reader import lines_backwards, open_log
+from metta.loggers.history import taken_back_to
 
 __all__ = ["StatsClient"]
 
@@ -74,26 +78,32 @@ class StatsClient:
         payload = {"epoch": epoch, "agent_step": agent_step, "policy_uri": policy_uri}
         self._append("evaluation", run_id, {**payload, "scores": scores})
 
-    def recorded(self, until_epoch: int) -> set[tuple[str, int, str]]:
-        """Evaluations and replays up to an epoch that the log has: (kind, epoch, simulation or nothing).
+    def recorded(self, epochs: Collection[int]) -> set[tuple[str, int, str]]:
+        """Evaluations and replays of these epochs in the log: (kind, epoch, simulation or nothing).
 
-        What a run took back when it went on from an earlier epoch does not count.
+        What a run took back when it continued from an earlier epoch does not count. The log is read from
+        its end, as far back as these epochs are in it.
         """
-        log, found = self.event_log, set[tuple[str, int, str]]()
-        for event in read_events(log.path):
-            payload = event.payload
-            if event.run != log.run_id:
-                continue
-            if event.kind in ("run_start", "rewind"):
-                kept = int(payload.get("from_epoch", 0))
-                found = {one for one in found if one[1] <= kept}
-            elif event.kind in ("evaluation", "replay"):
-                found.add((event.kind, int(payload["epoch"]), str(payload.get("simulation", ""))))
-        return {one for one in found if one[1] <= until_epoch}
+        log, found, kept = self.event_log, set[tuple[str, int, str]](), math.inf
+        if not epochs:
+            return found
+        with open_log(log.path) as (stream, size):
+            for _, line in lines_backwards(stream, size, log.path):
+                event = parse_event(line)
+                back = taken_back_to(event, log.path)
+                if event.run != log.run_id:
+                    continue
+                epoch = event.payload.get("epoch", math.inf) if back is None else back
+                kept = min(kept, math.inf if back is None else back)
+                if event.kind in ("evaluation", "replay") and epoch in epochs and epoch <= kept:
+                    found.add((event.kind, epoch, str(event.payload.get("simulation", ""))))
+                elif event.kind == "metrics" and epoch < min(epochs):
+                    break  # scores come after the rows of their epoch
+        return found
 
     def sync(self) -> bool:
         """Bring all events to the disk; returns whether they are there."""
-        return self.event_log.sync()
+        return self.event_log.sync() is not None
 
     def record_policy(
         self, *, epoch: int, agent_step: int, uri: str, run_id: str | None = None

@@ -11,8 +11,8 @@ from types import TracebackType
 
 from metta.errors import ConfigError, MettaError, MettaWarning
 from metta.loggers.console import ConsoleSink
-from metta.loggers.event_log import EventLog, read_events
-from metta.loggers.history import metric_rows
+from metta.loggers.event_log import EventLog
+from metta.loggers.history import Continuation, LogTail
 from metta.loggers.sink import MetricRow, Sink
 from metta.loggers.sink_worker import SinkWorker
 from metta.loggers.wandb_run import WandbRun, WandbSink
@@ -20,9 +20,7 @@ from metta.loggers.wandb_run import WandbRun, WandbSink
 __all__ = ["StatsLogger"]
 
 _BACKLOG = 10_000
-
-
-def _do_nothing(_: object) -> None: ...
+_MAX_PROBLEMS = 20
 
 
 class StatsLogger:
@@ -91,48 +89,73 @@ class StatsLogger:
             worker.put(row)
         self._tell()
 
-    def rewind(self, epoch: int) -> MetricRow | None:
-        """A run goes on after `epoch`, perhaps from before its last row: sinks follow the event log.
+    def log_constants(
+        self, constants: Mapping[str, float], *, agent_step: int, epoch: int, as_event: bool
+    ) -> None:
+        """Numbers that do not change while training runs: to the sinks that take them, once.
 
-        Returns the last row that counts and did not come late, or None where the log has none.
+        The event log has them as an event `hyperparameters`, if `as_event`.
+        """
+        if not constants:
+            return
+        row = MetricRow(agent_step, epoch, dict(constants))
+        if as_event and self.event_log is not None:
+            payload = {"agent_step": agent_step, "epoch": epoch, "values": row.metrics}
+            self.event_log.append("hyperparameters", payload)
+        for worker in self._workers.values():
+            if getattr(worker.sink, "takes_constants", False):
+                worker.put(row)
+
+    def rewind(self, epoch: int, agent_step: int | None = None) -> MetricRow | None:
+        """A run continues after `epoch`, perhaps from before its last row: sinks follow the event log.
+
+        A log that lost lines since its checkpoint is a warning and an event `log_damage`; sinks then keep
+        the rows that they have. Returns the last row that counts and did not come late, or None where the
+        log has none or is damaged.
         """
         log = self.event_log
         if log is None:
             return None
         try:
-            rows = metric_rows(log.path)
-            if rows and rows[-1].epoch > epoch:
+            tail = LogTail(log.path)
+            if tail.last is not None and tail.last.epoch > epoch:
                 log.append("rewind", {"from_epoch": epoch})
-                rows = metric_rows(log.path)
-            if not rows and not any(event.kind == "metrics" for event in read_events(log.path)):
-                return None  # a new log says nothing about what sinks have
-        except (MettaError, OSError, KeyError, TypeError) as error:
+                tail = LogTail(log.path)
+        except (MettaError, OSError) as error:
             self._note("event log", f"cannot be read, so other files stay as they are: {error}")
             self._tell()
             return None
-        self._rewrite_sinks(rows)
-        return next((row for row in reversed(rows) if not row.is_late), None)
+        problems = [*log.damage, *tail.problems]
+        if problems:
+            self._report_damage(log, tail, problems, epoch)
+        elif not tail.has_metrics:
+            return None  # a new log says nothing about what sinks have
+        last = tail.last
+        if agent_step is None:
+            agent_step = 0 if last is None else last.agent_step
+        self._rewrite(Continuation(tail, epoch, agent_step, log.is_as_marked))
+        return None if problems else last
 
-    def settle(self) -> None:
-        """Late rows came: have sinks that are files show all rows in the order of their epochs."""
-        log, deadline = self.event_log, time.monotonic() + self.drain_seconds
-        if log is None:
-            return
-        workers = [one for one in self._workers.values() if hasattr(one.sink, "rewrite")]
-        if not all(worker.flush(deadline) for worker in workers):
-            return  # a sink that does not take rows is brought in line when the run is resumed
-        try:
-            self._rewrite_sinks(metric_rows(log.path))
-        except (MettaError, OSError, KeyError, TypeError) as error:
-            self._note("event log", f"cannot be read, so other files stay as they are: {error}")
-            self._tell()
+    def _report_damage(self, log: EventLog, tail: LogTail, problems: list[str], epoch: int) -> None:
+        if log.damage or not tail.was_damaged:
+            log.append("log_damage", {"problems": problems[:_MAX_PROBLEMS], "from_epoch": epoch})
+        more = len(problems) - 1
+        text = f"{log.path} is damaged: {problems[0]}" + (f" (and {more} more)" if more else "")
+        reached = 0 if tail.last is None else tail.last.epoch
+        if reached < epoch:
+            text += f"; the rows of epochs {reached + 1} to {epoch} are not in it"
+        text += "; the run continues, and other files keep the rows that they have"
+        warnings.warn(text, MettaWarning, stacklevel=4)
 
-    def _rewrite_sinks(self, rows: list[MetricRow]) -> None:
+    def _rewrite(self, continuation: Continuation) -> None:
         for name, sink in self.sinks.items():
+            rewrite = getattr(sink, "rewrite", None)
             try:
-                getattr(sink, "rewrite", _do_nothing)(rows)
-            except OSError as error:
-                self._note(name, f"could not be brought in line with the event log: {error}")
+                told = rewrite(continuation) if rewrite is not None else None
+            except (MettaError, OSError) as error:
+                told = f"could not be brought in line with the event log: {error}"
+            if told:
+                self._note(name, told)
         self._tell()
 
     def _note(self, sink: str, text: str) -> None:

@@ -3,11 +3,11 @@
 import importlib
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from metta.errors import MissingExtraError
+from metta.loggers.history import Continuation
 from metta.loggers.sink import MetricRow
 
 __all__ = ["TensorboardSink"]
@@ -20,6 +20,7 @@ class TensorboardSink:
     """
 
     name = "tensorboard"
+    takes_constants = True
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -49,10 +50,10 @@ class TensorboardSink:
             self._event(wall_time=time.time(), step=row.agent_step, summary=summary)
         )
 
-    def rewrite(self, rows: Sequence[MetricRow]) -> None:
-        """Have TensorBoard forget what was written for steps after the last of these rows."""
+    def rewrite(self, continuation: Continuation) -> None:
+        """Have TensorBoard forget what was written for later steps."""
         if self.folder.exists():
-            self._resume_step = rows[-1].agent_step + 1 if rows else 0
+            self._resume_step = continuation.agent_step + 1
 
     def _note_resume(self) -> None:
         if self._resume_step is not None:

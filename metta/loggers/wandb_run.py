@@ -71,6 +71,7 @@ class WandbSink:
     """Logs rows over ``metric/agent_step``; whoever opened the run finishes it."""
 
     name = "wandb"
+    takes_constants = True
 
     def __init__(self, run: WandbRun) -> None:
         self.run = run

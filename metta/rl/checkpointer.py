@@ -21,6 +21,7 @@ from metta.errors import (
     MissingExtraError,
     StateError,
 )
+from metta.loggers.event_log import LogMark
 from metta.rl.conditions import RunConditions
 from metta.rl.training_state import TrainerState
 from metta.stateful import Stateful, StateRegistry
@@ -114,7 +115,7 @@ class TrainingCheckpointer:
         """Is written to its checkpoints, and taken over from one that is restored: retention removes only
         those that have it."""
         self.latest_wandb_uri: str | None = None
-        self.before_commit: Callable[[], None] | None = None
+        self.before_commit: Callable[[], LogMark] | None = None
         """Called before each `commit`: what a run logged up to then must be as safe as its checkpoint."""
         self._lock = threading.Lock()
         """One save at a time: each removes what looks unfinished."""
@@ -169,9 +170,8 @@ class TrainingCheckpointer:
 
     def commit(self, pending: PendingCheckpoint) -> PolicyRecord:
         """Write a snapshot as one checkpoint, then remove those that are not kept; returns its policy."""
-        if self.before_commit is not None:
-            self.before_commit()
-        return self._write(self.checkpoint_dir, pending)
+        log_mark = None if self.before_commit is None else self.before_commit()
+        return self._write(self.checkpoint_dir, pending, log_mark)
 
     def restore(self, registry: StateRegistry, checkpoint: Checkpoint) -> None:
         """Put every component back, and the metrics of its epoch.
@@ -280,14 +280,21 @@ class TrainingCheckpointer:
         self.latest_wandb_uri = f"wandb://{place}:{alias}"
         return self.latest_wandb_uri
 
-    def _write(self, folder: Path, pending: PendingCheckpoint) -> PolicyRecord:
+    def _write(
+        self, folder: Path, pending: PendingCheckpoint, log_mark: LogMark | None = None
+    ) -> PolicyRecord:
         with self._lock:
-            return self._write_alone(folder, pending)
+            return self._write_alone(folder, pending, log_mark)
 
-    def _write_alone(self, folder: Path, pending: PendingCheckpoint) -> PolicyRecord:
+    def _write_alone(
+        self, folder: Path, pending: PendingCheckpoint, log_mark: LogMark | None
+    ) -> PolicyRecord:
         counters = {"epoch": pending.epoch, "agent_step": pending.agent_step}
         about = {**pending.metadata, **counters}
-        path = write_checkpoint(folder, pending.snapshot, pending.policy, about, run_id=self.run_id)
+        mark = None if log_mark is None else log_mark.to_dict()
+        path = write_checkpoint(
+            folder, pending.snapshot, pending.policy, about, run_id=self.run_id, log_mark=mark
+        )
         record = record_of_checkpoint(read_entry(path))
         self._prune(folder, path)
         return record

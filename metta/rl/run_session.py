@@ -1,9 +1,7 @@
 """`RunSession`: what surrounds training in a run directory."""
 
 import dataclasses
-import json
 import os
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,7 @@ from typing import Any
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import RestorePromise
-from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
-from metta.files import atomic_write_text
+from metta.errors import CheckpointError, ConfigError
 from metta.loggers import (
     ConsoleSink,
     CsvSink,
@@ -24,31 +21,27 @@ from metta.loggers import (
     close_wandb_run,
     open_wandb_run,
 )
+from metta.loggers.event_log import LogMark
 from metta.private_folders import sweep_scratch
 from metta.rl.checkpointer import TrainingCheckpointer
-from metta.rl.conditions import RunConditions
 from metta.rl.environment_state import EnvironmentState
 from metta.rl.evaluator import PolicyEvaluator, require_own_env
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
 from metta.rl.hooks.metrics import MetricsHook
+from metta.rl.run_settings import check_continuation, own_parts, write_settings
 from metta.rl.training_components import TrainingComponents
-from metta.secrets import scrub_all
 from metta.stateful import digest_of
 from metta.store.checkpoint_files import Checkpoint
-from metta.store.checkpoint_manifest import is_run_id
+from metta.store.checkpoint_manifest import is_run_id, read_log_mark
 from metta.store.run_directory import RunDirectory
 from metta.train.changes import (
-    Settings,
-    check_changes,
-    describe_changes,
     plain_settings,
 )
-from metta.train.layers import keep_origins, resolve
 from metta.train.origins import DEFAULT
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
-from metta.untrusted.json_files import brief, read_json
+from metta.untrusted.json_files import brief
 
 __all__ = ["RunSession", "build_hooks"]
 
@@ -208,11 +201,12 @@ class RunSession:
         if checkpoint is not None:
             checkpointer.run_id = checkpoint.run_id or checkpointer.run_id
         about = self._describe(parts, curriculum, config, checkpointer.run_id)
-        parts.conditions.settings |= {**plain_settings(config), **_own_parts(about)}
+        parts.conditions.settings |= {**plain_settings(config), **own_parts(about)}
         if checkpoint is not None:
-            self._check_continuation(parts.conditions, checkpoint)
-        self._write_configuration(config, about, resumes=checkpoint is not None)
-        self._event_log = EventLog(self.directory.events_file)
+            check_continuation(self.directory, parts.conditions, checkpoint, self._changes)
+        self._event_log = self._open_log(checkpoint)  # refused before anything is written
+        resumes = checkpoint is not None
+        write_settings(self.directory, config, about, self.provenance, resumes=resumes)
         checkpointer.before_commit = self._sync_events
         if self.stats_client is None:
             self.stats_client = StatsClient(self._event_log)
@@ -237,10 +231,21 @@ class RunSession:
         for hook in hooks:
             parts.hooks.add(hook)
 
-    def _sync_events(self) -> None:
+    def _open_log(self, checkpoint: Checkpoint | None) -> EventLog:
+        """The event log, compared with what the checkpoint says of it."""
+        mark = None if checkpoint is None else LogMark.from_dict(read_log_mark(checkpoint.path))
+        log = EventLog(self.directory.events_file, mark=mark)
+        if checkpoint is not None and log.sequence == 0:
+            log.damage.append("it is missing or empty")
+        return log
+
+    def _sync_events(self) -> LogMark:
         """What was logged up to a checkpoint must be as safe as the checkpoint."""
-        if self._event_log is not None and not self._event_log.sync():
+        assert self._event_log is not None
+        mark = self._event_log.sync()
+        if mark is None:
             raise CheckpointError(f"{str(self.directory.events_file)!r} cannot be written")
+        return mark
 
     def _describe(
         self, parts: TrainingComponents, curriculum: Curriculum, config: TrainingConfig, run_id: str
@@ -277,102 +282,12 @@ class RunSession:
             )
         return found
 
-    def _stored_provenance(self) -> dict[str, Any]:
-        """Who set each value so far; {} where that is not known, with a warning if it is damaged."""
-        path = self.directory.provenance_file
-        if not os.path.lexists(path):
-            return {}
-        try:
-            found = read_json(path)
-            if isinstance(found, dict):
-                return found
-            problem = f"{str(path)!r} is damaged: it holds a {type(found).__name__}"
-        except UnsafeFileError as error:
-            problem = str(error)
-        warnings.warn(
-            f"{problem}; what it says is not used, and it is written anew",
-            MettaWarning,
-            stacklevel=3,
-        )
-        return {}
-
-    def _check_continuation(self, conditions: RunConditions, checkpoint: Checkpoint) -> None:
-        """Refuse another task, network or learning rule, before anything is written."""
-        where, wanted = str(self.directory.path), conditions.settings
-        state = checkpoint.snapshot.get(RunConditions.state_name, {}).get("state", {})
-        saved: Settings = state.get("settings") or self._settings_of_files()
-        for key, what in (("own_environment", "environment"), ("own_policy", "network")):
-            if key in saved and saved[key] != wanted[key]:
-                raise ConfigError(
-                    f"{where} holds a run with the {what} {saved[key] or 'of its settings'}, now it "
-                    f"is {wanted[key] or 'that of the settings'}; go on from Python with the same one"
-                )
-        if state.get("settings"):
-            self._check_config_file(saved, wanted, checkpoint.path.name)
-        check_changes(saved, wanted, where)
-        total, reached = wanted["trainer.total_timesteps"], checkpoint.agent_step
-        if total != saved.get("trainer.total_timesteps", total) and total <= reached:
-            raise ConfigError(
-                f"there is nothing to do: {where} is at {reached:,} steps already, and "
-                f"total_timesteps={total:,}; give a larger one"
-            )
-        if state:
-            conditions.compare(state, where)
-
-    def _settings_of_files(self) -> Settings:
-        """What the files of a run say whose checkpoints do not hold settings yet."""
-        stored = self.directory.about()
-        settings = dict(_own_parts(stored)) if stored else {}
-        if self.directory.config_file.exists():
-            settings |= plain_settings(TrainingConfig.from_yaml(self.directory.config_file))
-        return settings
-
-    def _check_config_file(self, saved: Settings, wanted: Settings, checkpoint: str) -> None:
-        """See that ``config.yaml`` says what the checkpoint says, or what metta wrote there since.
-
-        Where the settings of this call were read from it, a difference is a `ConfigError`; otherwise it
-        is about to be replaced, with a warning.
-        """
-        path = self.directory.config_file
-        try:
-            found = plain_settings(TrainingConfig.from_yaml(path))
-            edited = describe_changes(saved, found)
-        except ConfigError as error:
-            found, edited = {}, {"": str(error)}
-        if not edited or digest_of(found) == self.directory.about().get("settings_sha256"):
-            return
-        differences = "; ".join(edited.values())
-        told = f"{str(path)!r} is not as metta wrote it (compared with {checkpoint}): {differences}"
-        asked = self._changes
-        if asked is not None and describe_changes(saved, wanted).keys() - set(asked):
-            raise ConfigError(
-                f"{told}. Write the old values back, or run `metta resume` with --restore-settings, which "
-                "takes them from the checkpoint; a setting that may change is given as NAME=VALUE"
-            )
-        warnings.warn(
-            f"{told}; it is replaced by the settings that this run resumes with",
-            MettaWarning,
-            stacklevel=2,
-        )
-
-    def _write_configuration(
-        self, config: TrainingConfig, about: Mapping[str, Any], *, resumes: bool
-    ) -> None:
-        provenance = self.provenance or resolve(config, check_sizes=False).provenance()
-        if resumes:
-            provenance = keep_origins(self._stored_provenance(), provenance)
-        # run.json first: it vouches for the settings that follow
-        digests = {name: about[name] for name in ("id", "settings_sha256")}
-        described = json.dumps({**scrub_all(about), **digests}, indent=2)
-        atomic_write_text(self.directory.about_file, described)
-        config.to_yaml(self.directory.config_file)
-        text = json.dumps(scrub_all(provenance), indent=2)
-        atomic_write_text(self.directory.provenance_file, text)
-
     def _logger(self, config: TrainerConfig) -> StatsLogger:
         sinks: list[Sink] = []
         if config.logging.csv:
             sinks.append(CsvSink(self.directory.metrics_file))
+            if config.evaluation.background or self.directory.evaluations_file.exists():
+                sinks.append(CsvSink(self.directory.evaluations_file, of_late_scores=True))
         if config.logging.tensorboard:
             sinks.append(TensorboardSink(self.directory.tensorboard_dir))
         if config.verbose:
@@ -394,8 +309,3 @@ class RunSession:
                 self._event_log.close()
                 self._event_log = None
             self.directory.release()
-
-
-def _own_parts(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Which parts of a run are the user's own, and so not described by its settings."""
-    return {key: about.get(key) for key in ("own_environment", "own_policy")}

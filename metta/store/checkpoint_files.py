@@ -88,25 +88,26 @@ def write_checkpoint(
     metadata: Mapping[str, Any],
     *,
     run_id: str | None = None,
+    log_mark: Mapping[str, Any] | None = None,
 ) -> Path:
     """Commit a checkpoint to ``folder/epoch_000120`` and return that path.
 
-    `metadata` is plain data with ``epoch`` and ``agent_step``; `run_id` says which run writes it. The
-    component called `policy`, where the snapshot has one, is the given policy. A checkpoint is never
-    overwritten: a second one of the same epoch becomes ``epoch_000120.2`` and supersedes the first. When
-    this returns, the checkpoint is on the disk, and was read again. Whatever goes wrong leaves the folder
-    as it was, or at worst with a temporary folder that could not be removed. NaN or infinity in what
-    learns is a `NonFiniteError`.
+    `metadata` is plain data with ``epoch`` and ``agent_step``; `run_id` says which run writes it, and
+    `log_mark` how far its event log had got. The component called `policy`, where the snapshot has one, is
+    the given policy. A checkpoint is never overwritten: a second one of the same epoch becomes
+    ``epoch_000120.2`` and supersedes the first. When this returns, the checkpoint is on the disk, and was
+    read again. Whatever goes wrong leaves the folder as it was, or at worst with a temporary folder that
+    could not be removed. NaN or infinity in what learns is a `NonFiniteError`.
     """
     frozen = policy if isinstance(policy, FrozenPolicy) else freeze_policy(policy)
     root, described = Path(folder), plain_metadata(metadata)
     epoch = int(described["epoch"])
     require_finite({**snapshot, _POLICY: {"state": frozen.tensors}}, epoch)
-    packed = _pack(snapshot)
+    packed, extra = _pack(snapshot), {"run_id": run_id, "log_mark": log_mark}
     try:
         return commit_folder(
             lambda: free_path(root, epoch),
-            fill=lambda path: _fill(path, packed, frozen, described, run_id),
+            fill=lambda path: _fill(path, packed, frozen, described, extra),
             verify=verify_checkpoint,
         )
     except (OSError, safetensors.SafetensorError, CheckpointError) as error:
@@ -131,13 +132,13 @@ def _fill(
     packed: tuple[Any, dict[str, Tensor]],
     policy: FrozenPolicy,
     metadata: Mapping[str, Any],
-    run_id: str | None,
+    extra: Mapping[str, Any],
 ) -> None:
     tree, tensors = packed
     save_policy(folder / POLICY_FILE, policy, metadata)
     write_durably(folder / TENSOR_FILE, lambda path: safetensors.torch.save_file(tensors, path))
     _write_json(folder / TREE_FILE, tree)
-    _write_json(folder / MANIFEST_FILE, manifest_of(folder, metadata, run_id))
+    _write_json(folder / MANIFEST_FILE, manifest_of(folder, metadata, **extra))
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

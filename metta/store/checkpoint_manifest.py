@@ -29,6 +29,7 @@ __all__ = [
     "manifest_of",
     "new_run_id",
     "read_entry",
+    "read_log_mark",
     "read_manifest",
     "lower_bound_of",
     "score_of",
@@ -39,7 +40,7 @@ FORMAT = "metta-checkpoint"
 FORMAT_VERSION = 1
 POLICY_FILE, TENSOR_FILE, TREE_FILE = "policy.safetensors", "state.safetensors", "state.json"
 MANIFEST_FILE = "manifest.json"
-_RUN_KEY = "run_id"
+_RUN_KEY, _LOG_MARK = "run_id", "event_log"
 FILES = (POLICY_FILE, TENSOR_FILE, TREE_FILE)
 _NAME = re.compile(r"epoch_(\d{6,})(?:\.(\d+))?")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -104,11 +105,17 @@ def epoch_in(name: str) -> tuple[int, int] | None:
 
 
 def manifest_of(
-    folder: Path, metadata: Mapping[str, Any], run_id: str | None = None
+    folder: Path,
+    metadata: Mapping[str, Any],
+    *,
+    run_id: str | None = None,
+    log_mark: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The manifest of the files in a folder, to be written last."""
+    marked = {} if log_mark is None else {_LOG_MARK: dict(log_mark)}
     return sealed(
         {
+            **marked,
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             **({} if run_id is None else {_RUN_KEY: run_id}),
@@ -139,6 +146,11 @@ def read_entry(path: str | os.PathLike[str]) -> CheckpointEntry:
         with _opened(source / name) as (_, size):
             _check_size(source / name, size, manifest)
     return entry_of(source, manifest)
+
+
+def read_log_mark(folder: Path) -> Any:
+    """How far the run's event log had got, as the manifest says; None in older ones."""
+    return read_manifest(folder).get(_LOG_MARK)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

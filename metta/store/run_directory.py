@@ -21,8 +21,8 @@ __all__ = ["RunDirectory"]
 _MOST_LOCK_BYTES = 4096
 _WRITTEN_FOLDERS = ("checkpoints", "replays", "stats", "tensorboard", "wandb")
 _WRITTEN_FILES = (
-    "config.yaml", "provenance.json", "run.json", "events.jsonl", "metrics.csv", "learning_curve.png",
-    "run.lock",
+    "config.yaml", "provenance.json", "run.json", "events.jsonl", "metrics.csv", "evaluations.csv",
+    "learning_curve.png", "run.lock",
 )  # fmt: skip
 _KINDS = {**dict.fromkeys(_WRITTEN_FOLDERS, True), **dict.fromkeys(_WRITTEN_FILES, False)}
 """What lies in a run under metta's names, and whether it is a folder."""
@@ -82,6 +82,11 @@ class RunDirectory:
     def metrics_file(self) -> Path:
         """One row of numbers per report."""
         return self._inside("metrics.csv")
+
+    @property
+    def evaluations_file(self) -> Path:
+        """One row of scores per evaluation in the background."""
+        return self._inside("evaluations.csv")
 
     @property
     def curve_file(self) -> Path:

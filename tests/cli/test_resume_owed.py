@@ -74,7 +74,7 @@ def rows(run: Path) -> list[tuple[int, int, dict[str, float]]]:
 
 
 def table(run: Path) -> list[list[str]]:
-    lines = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
+    lines = [line.split(",") for line in (run / "evaluations.csv").read_text().splitlines()]
     at = [n for n, name in enumerate(lines[0]) if name == "epoch" or name.startswith("eval_")]
     return [[line[n] for n in at] for line in lines]
 

@@ -1,11 +1,13 @@
 """Events -> rows, without any database."""
 
+import json
 from typing import Any
 
 import pytest
 
 from metta.database.event_rows import rows_of
 from metta.loggers import Event
+from metta.loggers.event_lines import parse_event
 
 
 def event_of(kind: str, payload: dict[str, Any], **changes: Any) -> Event:
@@ -15,7 +17,8 @@ def event_of(kind: str, payload: dict[str, Any], **changes: Any) -> Event:
 
 def test_numbers_have_the_types_of_the_tables_when_the_log_has_others() -> None:
     payload = {"agent_step": 10.0, "epoch": 2, "metrics": {"a": True, "b": 7, "c": "text"}}
-    found = rows_of(event_of("metrics", payload, sequence=3.0, time=10**40))
+    line = json.dumps(vars(event_of("metrics", payload, sequence=3.0, time=10**40)))
+    found = rows_of(parse_event(line.encode()))
     assert repr(found.event.sequence) == "3"
     assert found.event.time == 1e40
     values = {row["name"]: row["value"] for row in found.rows["metric_values"]}

@@ -195,9 +195,8 @@ class EvaluationHook(TrainerHook):
         is_scored = is_new and self._submitted_epoch != epoch
         is_recorded = self._unrecorded_epoch == epoch and self._replay_interval > 0
         if is_scored and self._unrecorded_epoch is None:
-            self._promised.look_up(
-                epoch, stats_client
-            )  # it was trained, perhaps scored, before a crash
+            # it was trained, perhaps scored, before a crash
+            self._promised.look_up([epoch], stats_client)
         moment = self._moment(trainer_state, services, is_scored, is_recorded)
         self._judge(moment, trainer_state, policy, services)
         if self._background is not None:

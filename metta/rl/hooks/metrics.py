@@ -64,11 +64,9 @@ class MetricsHook(TrainerHook):
         self._logger: StatsLogger | None = None
         self._client: StatsClient | None = None
         self._monitor: SystemMonitor | None = None
-        self._hyperparameters: dict[str, float] = {}
         self._last_step = 0
         self._last_beat = -float("inf")
         self._last_scores: dict[str, float] = {}
-        self._has_late_rows = False
         self._end: tuple[str, str] | None = None
         self._last_epoch: tuple[Mapping[str, float], Any, Any] = ({}, None, None)
 
@@ -144,9 +142,6 @@ class MetricsHook(TrainerHook):
         elif self._shown_scores(trainer_state).to_metrics() != self._last_scores:
             self._log_row(trainer_state, {}, {})
         self._log_late_scores(trainer_state)
-        if self._has_late_rows and not will_go_on:
-            assert self._logger is not None
-            self._logger.settle()
         # a signal in the last moments of a run that is done stops nothing but evaluations
         is_stopped = trainer_state.stop_reason == reason
         if will_go_on and trainer_state.owes_scores:
@@ -184,23 +179,27 @@ class MetricsHook(TrainerHook):
         self._open_logger(state)
         if self._settings.monitor_seconds:
             self._monitor = setup_monitoring(self._settings.monitor_seconds)
-        self._hyperparameters = hyperparameters_of(config)
-        self._last_step, self._has_late_rows = state.agent_step, False
+        self._last_step = state.agent_step
         self._last_scores = self._shown_scores(state).to_metrics()
-        stats = state.stats
+        stats, constants = state.stats, hyperparameters_of(config)
         if self._client is not None:
             name = str(state.shared.get("run_name", "training"))
             curriculum = getattr(trainer, "curriculum", None)
-            about = {"env": str(getattr(curriculum, "env", "-")), **self._hyperparameters}
+            about = {"env": str(getattr(curriculum, "env", "-")), **constants}
             stats.stats_run_id = self._client.create_run(name, about, from_epoch=state.epoch)
         assert self._logger is not None
-        last_row = self._logger.rewind(state.epoch)
+        last_row = self._logger.rewind(state.epoch, state.agent_step)
+        self._logger.log_constants(
+            {f"hyperparameters/{name}": number for name, number in constants.items()},
+            agent_step=state.agent_step,
+            epoch=state.epoch,
+            as_event=self._client is None,  # the event `run_start` has them already
+        )
         is_logged = last_row is not None and last_row.epoch == state.epoch
-        if last_row is not None:
-            self._hyperparameters = {}  # the run's first row has them
-            if is_logged:  # with scores that no checkpoint has, where a crash came between
-                told = last_row.metrics.items()
-                self._last_scores = {name: n for name, n in told if name.startswith("eval_")}
+        if last_row is not None and is_logged:
+            # with scores that no checkpoint has, where a crash came between
+            told = last_row.metrics.items()
+            self._last_scores = {name: n for name, n in told if name.startswith("eval_")}
         was_due = crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval)
         if is_logged or (last_row is None and was_due):
             # a row of these epochs was logged, or it was due and nobody listened
@@ -228,8 +227,6 @@ class MetricsHook(TrainerHook):
             sections["weights"] = compute_weight_stats(policy)
         if self._monitor is not None:
             sections["monitor"] = self._monitor.snapshot()
-        sections["hyperparameters"] = self._hyperparameters
-        self._hyperparameters = {}  # they do not change: the first row has them
         self._record(state, first)
         self._log_row(state, losses, sections)
         stats.clear_rollout_stats(epoch)
@@ -265,7 +262,6 @@ class MetricsHook(TrainerHook):
         log = self._logger.event_log
         for epoch, agent_step, scores in state.late_scores or ():
             row = scores.to_metrics()
-            self._has_late_rows = True
             self._logger.log(row, agent_step=agent_step, epoch=epoch, is_late=True)
             if self._client is None and log is not None:  # else the event is there already
                 told = {**scores.to_dict(), "late_row": row}

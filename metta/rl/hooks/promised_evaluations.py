@@ -44,8 +44,7 @@ class PromisedEvaluations:
         found = store.list()
         store.remove(one.epoch for one in found if one.epoch > epoch)  # will be promised again
         self._owed = {one.epoch: one for one in found if one.epoch <= epoch}
-        if self._owed:
-            self.look_up(epoch, stats_client)
+        self.look_up(self._owed, stats_client)
         owed = self._owed.values()
         return [(_moment_of(one, store, replay_dir), store.file_of(one.epoch)) for one in owed]
 
@@ -74,12 +73,12 @@ class PromisedEvaluations:
         self._owed[moment.epoch] = wanted
         return path
 
-    def look_up(self, epoch: int, stats_client: Any) -> None:
-        """See in the log what processes before this one recorded up to an epoch."""
+    def look_up(self, epochs: Collection[int], stats_client: Any) -> None:
+        """See in the log what processes before this one recorded of these epochs."""
         if hasattr(stats_client, "recorded"):
             with contextlib.suppress(MettaError, OSError, KeyError, TypeError, ValueError):
                 # of a log with a bad line, of which `MetricsHook` warns, records may come twice
-                self._recorded = stats_client.recorded(epoch)
+                self._recorded = stats_client.recorded(epochs)
 
     def is_recorded(self, kind: str, epoch: int, simulation: str = "") -> bool:
         """Whether a process before this one recorded that already."""

@@ -27,6 +27,7 @@ QUIET = LoggingConfig(monitor_seconds=0.0)
 
 class MemorySink:
     name = "memory"
+    takes_constants = False
 
     def __init__(self) -> None:
         self.rows: list[MetricRow] = []
@@ -90,6 +91,7 @@ def full_run_keys(sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> set[str]
     config = LoggingConfig(grad_stats_interval=1, weight_stats_interval=1, monitor_seconds=60.0)
     run = SmallRun()
     run.custom_losses = [auxiliary_loss]
+    sink.takes_constants = True
     run.hooks.add(make_hook(sink, config))
     with run.training():
         run.epoch()
@@ -137,13 +139,16 @@ def test_a_row_is_made_of_each_epoch_when_training_runs(sink: MemorySink) -> Non
     assert sink.num_closed == 1
 
 
-def test_settings_stand_in_the_first_row_alone_when_training_runs(sink: MemorySink) -> None:
-    run = SmallRun()
-    run.hooks.add(make_hook(sink))
+def test_settings_come_once_and_in_no_row_of_an_epoch(sink: MemorySink) -> None:
+    taker, run = MemorySink(), SmallRun()
+    taker.name, taker.takes_constants = "taker", True
+    run.hooks.add(MetricsHook(logger=StatsLogger([sink, taker]), config=QUIET))
     with run.training():
         run.epochs(2)
-    assert sink.rows[0].metrics["hyperparameters/ppo/gamma"] == 0.99
-    assert "hyperparameters/ppo/gamma" not in sink.rows[1].metrics
+    assert taker.rows[0].metrics["hyperparameters/ppo/gamma"] == 0.99
+    assert (taker.rows[0].agent_step, len(taker.rows)) == (0, 3)
+    assert taker.rows[1:] == sink.rows
+    assert not any(name.startswith("hyperparameters/") for row in sink.rows for name in row.metrics)
 
 
 def test_statistics_accumulate_when_a_row_covers_several_epochs(sink: MemorySink) -> None:
@@ -341,7 +346,8 @@ def test_wandb_gets_each_row_once_when_a_run_is_given(with_logger: bool) -> None
     run.hooks.add(MetricsHook(wandb_run, verbose=False, logger=logger, config=QUIET))
     with run.training():
         run.epochs(2)
-    assert [row["metric/agent_step"] for row in wandb_run.rows] == [16, 32]
+    assert [row["metric/agent_step"] for row in wandb_run.rows] == [0, 16, 32]
+    assert wandb_run.rows[0]["hyperparameters/ppo/gamma"] == 0.99
 
 
 @pytest.mark.parametrize("nested", [True, False])
