@@ -101,12 +101,13 @@ def _without_current_folder() -> Iterator[None]:
 
     Not by ``PYTHONSAFEPATH``, which environments would pass on to programs of their own.
     """
-    flags: Callable[[], list[str]] = util._args_from_interpreter_flags  # type: ignore[attr-defined]  # it has no public name
-    util._args_from_interpreter_flags = lambda: [*flags(), "-P"]  # type: ignore[attr-defined]
+    private: Any = util  # what it takes flags from has no public name
+    flags: Callable[[], list[str]] = private._args_from_interpreter_flags
+    private._args_from_interpreter_flags = lambda: [*flags(), "-P"]
     try:
         yield
     finally:
-        util._args_from_interpreter_flags = flags  # type: ignore[attr-defined]
+        private._args_from_interpreter_flags = flags
 
 
 @contextlib.contextmanager
@@ -123,7 +124,8 @@ def _without_main_module() -> Iterator[None]:
 def _private_socket() -> Iterator[None]:
     """Let the socket of a fork server lie in a scratch folder, where there can be one."""
     global _server_folder
-    settings: dict[str, Any] = current_process()._config  # type: ignore[attr-defined]  # it has no public name
+    private: Any = current_process()  # its settings have no public name
+    settings: dict[str, Any] = private._config
     if "tempdir" in settings:  # someone has chosen
         yield
         return
