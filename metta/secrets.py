@@ -141,13 +141,18 @@ def _known_forms() -> tuple[str, ...]:
     return _forms
 
 
-def _secret_variables() -> Iterator[tuple[str, str]]:
+def _secret_variables() -> list[tuple[str, str]]:
     """Variables with what is secret of their values: the whole, or a part, as in a URL."""
-    for name, value in list(os.environ.items()):
-        if looks_secret(name, value):
-            yield name, value
-        else:
-            yield from ((name, part) for part in _parts_of(value))
+    return _secret_among(tuple(os.environ.items()))
+
+
+@functools.lru_cache(4)
+def _secret_among(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, value in variables:
+        parts = [value] if looks_secret(name, value) else _parts_of(value)
+        found += ((name, part) for part in parts)
+    return found
 
 
 def _parts_of(value: str) -> Iterator[str]:

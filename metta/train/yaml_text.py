@@ -39,17 +39,16 @@ _KINDS = {
 _SCALARS = {"null", "bool", "int", "float", "str", "timestamp", "value", "merge"}
 
 
-class _Reader(yaml.SafeLoader):
+class _Bounded(yaml.composer.Composer):
     """Composes nodes; refuses aliases and trees without end. Nothing is ever constructed but scalars."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = self._nodes = 0
+    _depth = _nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """One node, counted."""
-        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # stubs leave it open
-        if self.check_event(yaml.AliasEvent):
+        parser: Any = self
+        mark = parser.peek_event().start_mark
+        if parser.check_event(yaml.AliasEvent):
             raise yaml.MarkedYAMLError(
                 problem="aliases (*name) are not allowed; write the value again", problem_mark=mark
             )
@@ -64,11 +63,27 @@ class _Reader(yaml.SafeLoader):
         return node
 
 
+class _Reader(_Bounded, yaml.SafeLoader):
+    """The parser whose errors are shown."""
+
+
+_Parser: Any = getattr(yaml.cyaml, "CParser") if yaml.__with_libyaml__ else yaml.SafeLoader  # noqa: B009  # stubs leave it out
+
+
+class _FastReader(_Bounded, _Parser, yaml.resolver.Resolver):  # type: ignore[misc]  # one of two
+    """The parser in C where there is one: several times as fast, but its errors say less."""
+
+    def __init__(self, text: str) -> None:
+        _Parser.__init__(self, text)
+        yaml.composer.Composer.__init__(self)
+        yaml.resolver.Resolver.__init__(self)
+
+
 class _Dumper(yaml.SafeDumper):
     """Quotes texts that `_Reader` would take for numbers."""
 
 
-for _kind in (_Reader, _Dumper):  # YAML 1.1 would call 1e-3 a text, which nobody means
+for _kind in (_Reader, _FastReader, _Dumper):  # YAML 1.1 would call 1e-3 a text, which nobody means
     _kind.add_implicit_resolver(f"{_STANDARD}float", _EXPONENT_FLOAT, list("-+0123456789"))
 
 
@@ -137,7 +152,7 @@ def _write(target: Path, content: bytes) -> None:
 
 def _compose(text: str, name: str) -> yaml.Node | None:
     try:
-        node: yaml.Node | None = yaml.compose(text, Loader=_Reader)
+        return _composed(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f":{mark.line + 1}" if mark is not None else ""
@@ -148,7 +163,13 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         raise ConfigError(f"{name}:{line}: not YAML: {error.reason}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{name}: not YAML: {error}") from None
-    return node
+
+
+def _composed(text: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=_FastReader)
+    except (yaml.YAMLError, ValueError):
+        return yaml.compose(text, Loader=_Reader)
 
 
 def _line(node: yaml.Node) -> int:
@@ -163,7 +184,7 @@ def _value_of(node: yaml.Node, name: str) -> Any:
         return [_value_of(item, name) for item in node.value]
     assert isinstance(node, yaml.ScalarNode)
     _check_tag(node, name, _SCALARS)
-    return Text(node.value, _ordinary(node), quoted=node.style is not None)
+    return Text(node.value, _ordinary(node), quoted=bool(node.style))
 
 
 def _mapping(node: yaml.MappingNode, name: str) -> dict[str, Any]:
