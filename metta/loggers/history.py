@@ -12,13 +12,21 @@ from typing import Any, BinaryIO
 
 from metta.errors import EventLogError
 from metta.loggers.event_lines import Event, has_check, parse_event, whole_number
-from metta.loggers.event_reader import ChainCheck, bad_line, lines_from, open_log, placed_events
+from metta.loggers.event_reader import (
+    ChainCheck,
+    bad_line,
+    lines_backwards,
+    lines_from,
+    open_log,
+    placed_events,
+)
 from metta.loggers.sink import MetricRow
 
 __all__ = [
     "Continuation",
     "LogTail",
     "came_late",
+    "last_event",
     "metric_rows",
     "row_of",
     "stream_events",
@@ -86,6 +94,20 @@ def stream_events(path: str | os.PathLike[str], kinds: Collection[str]) -> Itera
     for place, event in placed_events(path, kinds):
         if rewinds.counts(place, event.run, _epoch_of(event, path)):
             yield event
+
+
+def last_event(path: str | os.PathLike[str], kind: str) -> Event | None:
+    """The newest event of a kind; None where the last `TAIL_BYTES` of the log have none."""
+    with open_log(path) as (stream, size):
+        for place, line in lines_backwards(stream, size, path):
+            if size - place > TAIL_BYTES:
+                break
+            if kind.encode() in line:
+                with contextlib.suppress(ValueError):  # damage is told of elsewhere
+                    event = parse_event(line)
+                    if event.kind == kind:
+                        return event
+    return None
 
 
 def _epoch_of(event: Event, path: str | os.PathLike[str]) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import RestorePromise
-from metta.errors import CheckpointError, ConfigError
+from metta.errors import CheckpointError, ConfigError, MettaWarning
 from metta.loggers import (
     ConsoleSink,
     CsvSink,
@@ -22,6 +23,7 @@ from metta.loggers import (
     open_wandb_run,
 )
 from metta.loggers.event_log import LogMark
+from metta.loggers.history import last_event
 from metta.private_folders import sweep_scratch
 from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.environment_state import EnvironmentState
@@ -206,6 +208,8 @@ class RunSession:
             check_continuation(self.directory, parts.conditions, checkpoint, self._changes)
         self._event_log = self._open_log(checkpoint)  # refused before anything is written
         resumes = checkpoint is not None
+        if not resumes:
+            self._warn_of_lost_checkpoints()
         write_settings(self.directory, config, about, self.provenance, resumes=resumes)
         checkpointer.before_commit = self._sync_events
         if self.stats_client is None:
@@ -238,6 +242,18 @@ class RunSession:
         if checkpoint is not None and log.sequence == 0:
             log.damage.append("it is missing or empty")
         return log
+
+    def _warn_of_lost_checkpoints(self) -> None:
+        """A run that saved policies had checkpoints."""
+        saved = last_event(self.directory.events_file, "policy")
+        if saved is not None:
+            warnings.warn(
+                f"{str(self.directory.path)!r} holds a run that saved a policy at epoch "
+                f"{saved.payload.get('epoch')}, but {str(self.checkpoint_dir)!r} has no checkpoint: "
+                "training begins anew",
+                MettaWarning,
+                stacklevel=2,
+            )
 
     def _sync_events(self) -> LogMark:
         """What was logged up to a checkpoint must be as safe as the checkpoint."""

@@ -9,7 +9,7 @@ import pytest
 
 from metta.cli.main import main
 from metta.cli.resume import find_run
-from metta.errors import ConfigError
+from metta.errors import ConfigError, MettaWarning
 from metta.loggers import read_events
 from metta.store.checkpoint_files import list_checkpoints
 from metta.train.train_config import TrainingConfig
@@ -122,7 +122,8 @@ def test_a_run_is_refused_when_it_has_no_checkpoint(
     assert (runs / "first" / "events.jsonl").read_text() == events
     advice = shlex.split(error.partition("with: ")[2])
     assert advice[:2] == ["metta", "train"]
-    assert main(advice[1:]) == 0
+    with pytest.warns(MettaWarning, match="saved a policy at epoch 3, but .* begins anew"):
+        assert main(advice[1:]) == 0
     assert list_checkpoints(runs / "first" / "checkpoints")[-1].epoch == 3
 
 
