@@ -110,13 +110,15 @@ def look_at(scene: Scene, state: State, seed: int, folder: Path) -> Trial:
 def _save_and_prune(folder: Path, done: Callable[[], None]) -> None:
     path = _write(folder)
     done()
-    retention.prune_checkpoints(folder, keep_last=saved_run.KEEP_LAST, newest=path)
+    rules = {"keep_last": saved_run.KEEP_LAST, "run_id": saved_run.RUN_ID}
+    retention.prune_checkpoints(folder, newest=path, **rules)
 
 
 def _write(folder: Path) -> Path:
     now = saved_run.pending(saved_run.NEW)
     about = {**now.metadata, "epoch": now.epoch, "agent_step": now.agent_step}
-    return checkpoint_files.write_checkpoint(folder, now.snapshot, now.policy, about)
+    run_id = saved_run.RUN_ID
+    return checkpoint_files.write_checkpoint(folder, now.snapshot, now.policy, about, run_id=run_id)
 
 
 def _examine_saved(folder: Path, must_be_done: bool) -> tuple[str, str | None]:

@@ -28,7 +28,7 @@ from metta.store.policy_file import freeze_policy
 from metta.train.train_config import AgentConfig
 
 KEEP_LAST = 2
-_RUN_ID = "0" * 32
+RUN_ID = "0" * 32
 BEST, OLD, LATEST, NEW, NEXT = 1, 2, 3, 4, 5
 _SCORES = {BEST: 9.0, OLD: 1.0}
 
@@ -63,7 +63,7 @@ def prepare(folder: Path) -> None:
     for epoch in (BEST, OLD, LATEST):
         now = pending(epoch)
         about = {**now.metadata, "epoch": epoch, "agent_step": now.agent_step}
-        write_checkpoint(folder, now.snapshot, now.policy, about, run_id=_RUN_ID)
+        write_checkpoint(folder, now.snapshot, now.policy, about, run_id=RUN_ID)
     left = folder / f"{TEMPORARY}left"
     left.mkdir()
     shutil.copy(folder / "epoch_000003" / "state.json", left)
@@ -71,7 +71,7 @@ def prepare(folder: Path) -> None:
 
 def save(folder: str | Path, epoch: int = NEW) -> int:
     """Save one epoch and prune; says how it ended. Anything but metta's own errors is raised."""
-    checkpointer = TrainingCheckpointer(folder, keep_last=KEEP_LAST, run_id=_RUN_ID)
+    checkpointer = TrainingCheckpointer(folder, keep_last=KEEP_LAST, run_id=RUN_ID)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

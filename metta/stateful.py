@@ -6,7 +6,7 @@ cannot take its state back raises `StateError`; nothing is skipped silently.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -61,8 +61,10 @@ class StateRegistry:
     before = registry.digest()
     """
 
-    def __init__(self) -> None:
+    def __init__(self, components: Iterable[Stateful] = ()) -> None:
         self._components: dict[str, Stateful] = {}
+        for component in components:
+            self.add(component)
 
     def add(self, component: Stateful) -> None:
         """Register a component; its name must be new."""

@@ -169,15 +169,13 @@ def test_the_next_start_removes_what_a_killed_run_left(short: Path, tmp_path: Pa
         env=environment, stdout=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
-        while not list(cache.glob("scratch/evaluation-*")):
+        while not list(cache.glob("scratch/server-*")):
             assert process.poll() is None
             time.sleep(0.01)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert {path.name.split("-")[0] for path in cache.glob("scratch/*.lock")} == {
-        "server", "evaluation",
-    }  # fmt: skip
+    assert {path.name.split("-")[0] for path in cache.glob("scratch/*.lock")} == {"server"}
     subprocess.run(
         [program, *small, "total_timesteps=32", "--eval-episodes", "0"],
         env=environment, stdout=subprocess.DEVNULL, check=True,

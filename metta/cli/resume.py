@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from metta.cli.tables import say
 from metta.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -192,5 +193,5 @@ def _resolved_from_checkpoint(
             f"{str(checkpoint.path)!r} holds no settings: it was made by an older version of metta; "
             "restore config.yaml from a copy"
         )
-    print(f"settings are those of {checkpoint.path}")
+    say(f"settings are those of {checkpoint.path}")
     return resolve(config_of(conditions["settings"]), [], settings, check_sizes=False)

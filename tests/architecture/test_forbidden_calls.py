@@ -35,6 +35,7 @@ REASONS = {
     ("metta/envs/worker.py", "cloudpickle"): "a trainer and its own workers talk over their own pipe",
     ("metta/rl/graph_cache.py", "pickle"): "a trainer and its own compiler talk over their own pipe",
     ("metta/rl/graph_worker.py", "pickle"): "a trainer and its own compiler talk over their own pipe",
+    ("metta/store/unpickling.py", "pickle"): "the name of an error, in the converter's own process",
     ("metta/store/unpickling.py", "torch.load"): "the converter's own process, when the user asks for it",
     ("metta/lazy.py", "importlib.import_module"): "metta's own modules, from tables in its source",
     ("metta/cli/main.py", "importlib.import_module"): "metta's own commands, from a table in its source",

@@ -143,15 +143,26 @@ def test_a_resume_keeps_the_stored_origins_and_what_else_was_stored(run: Path) -
     assert found["settings"] == stored["settings"]
 
 
-@pytest.mark.parametrize("name", ["run.json", "provenance.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]", '"text"'])
-def test_a_damaged_file_beside_the_settings_is_named_and_changes_no_number(
-    name: str, content: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_damaged_run_file_is_named_and_nothing_is_written(
+    content: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "run.json").write_text(content)
+    events = (run / "events.jsonl").read_bytes()
+    assert main(["resume", str(run), "total_timesteps=96"]) == 2
+    assert re.search(r"run\.json.*cannot be used", capsys.readouterr().err)
+    assert (run / "run.json").read_text() == content
+    assert (run / "events.jsonl").read_bytes() == events
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '"text"'])
+def test_damaged_provenance_is_named_and_changes_no_number(
+    content: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = shutil.copytree(run, tmp_path / "whole")
-    (run / name).write_text(content)
+    (run / "provenance.json").write_text(content)
     assert main(["resume", str(run), "total_timesteps=96"]) == 0
-    assert re.search(f"{name}.*damaged", capsys.readouterr().err)
+    assert re.search(r"provenance\.json.*damaged", capsys.readouterr().err)
     assert main(["resume", str(whole), "total_timesteps=96"]) == 0
     policies = [
         folder / "checkpoints" / "epoch_000003" / "policy.safetensors" for folder in (run, whole)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from faults.commands import run_command
 from metta.cli import run_summary
 from metta.cli.main import main
 from metta.cli.run_details import RunDetails
@@ -309,6 +310,19 @@ def test_scripts_can_read_it_when_json_is_asked_for(
     main(["runs", "--json", "--output", str(tmp_path)])
     found = json.loads(capsys.readouterr().out)
     assert (found["name"], found["agent_step"], found["epoch"]) == ("run", 1000, 4)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_a_folder_of_another_user_is_named_when_it_may_not_be_read(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    folder.chmod(0o700)
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    ended = run_command(["runs", "run", "--output", str(tmp_path)], uid=65534, cwd=Path("/"))
+    assert (ended.code, ended.problem()) == (1, None)
+    assert ended.said.startswith(
+        f"metta: you may not use '{folder}/config.yaml': Permission denied"
+    )
 
 
 def test_it_says_so_when_there_are_no_runs(

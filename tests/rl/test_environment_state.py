@@ -59,15 +59,15 @@ class Bare:
 def test_episodes_go_on_in_another_trainer_when_the_state_is_restored(
     wanted: Any, core: str
 ) -> None:
-    with trainer_of(core=core) as first, trainer_of(core=core, seed=5) as second:
+    with trainer_of(core=core) as first, trainer_of(core=core) as second:
         for trainer in (first, second):
             environments_of(trainer).prepare(wanted)
+        second.collect_rollouts()  # it stands elsewhere
         first.train(64)
         second.registry.restore(copy_state(first.registry.snapshot()))
         assert first.registry.digests() == second.registry.digests()
         expected, found = first.collect_rollouts(), second.collect_rollouts()
-        # the noise is that of the seed, so only the first step can be compared
-        assert torch.equal(expected["observations"][0], found["observations"][0])
+        assert torch.equal(expected["observations"], found["observations"])
         assert not bool(found["episode_starts"][0].all())
 
 

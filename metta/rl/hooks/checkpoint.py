@@ -125,14 +125,13 @@ class CheckpointHook(TrainerHook):
 
     def _describe_resume(self, trainer_state: TrainerState, total: int | None) -> str:
         assert self.checkpoint_manager is not None
-        reached = trainer_state.agent_step
+        folder, reached = self.checkpoint_manager.checkpoint_dir, trainer_state.agent_step
         stands, way = "resumes", "To begin anew,"
         if total is not None and reached >= total:
             stands, way = "is complete", "Nothing is left to train: raise total_timesteps, or"
         return (
-            f"{str(self.checkpoint_manager.checkpoint_dir)!r} holds this run already: it {stands} at epoch "
-            f"{trainer_state.epoch} ({reached:,} steps), and its weights replace those passed in. "
-            f"{way} use another folder"
+            f"the folder {str(folder)!r} holds this run already: it {stands} at {reached:,} steps (epoch "
+            f"{trainer_state.epoch}), and its weights replace those passed in. {way} use another one"
         )
 
     @property
@@ -398,7 +397,4 @@ class CheckpointHook(TrainerHook):
 
 def _registry(policy: Policy, optimizer: torch.optim.Optimizer) -> StateRegistry:
     """The least that a run consists of, for those who trigger events by hand."""
-    registry = StateRegistry()
-    registry.add(policy)
-    registry.add(NamedState("optimizer", optimizer))
-    return registry
+    return StateRegistry([policy, NamedState("optimizer", optimizer)])

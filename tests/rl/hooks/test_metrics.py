@@ -433,9 +433,11 @@ def test_the_end_lies_behind_the_first_step_when_schedules_began_later(
 def test_late_scores_are_rows_of_their_own_epoch(tmp_path: Path, has_client: bool) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     csv = CsvSink(tmp_path / "metrics.csv")
+    table = CsvSink(tmp_path / "evaluations.csv", of_late_scores=True)
     run, late = SmallRun(), EvalRewardSummary({"task/a": 2.0})
     client = StatsClient(log) if has_client else None
-    run.hooks.add(MetricsHook(None, client, logger=StatsLogger([csv], event_log=log), config=QUIET))
+    logger = StatsLogger([csv, table], event_log=log)
+    run.hooks.add(MetricsHook(None, client, logger=logger, config=QUIET))
     with run.training():
         for _ in range(3):
             run.state.late_scores = []
@@ -459,5 +461,8 @@ def test_late_scores_are_rows_of_their_own_epoch(tmp_path: Path, has_client: boo
     )
     with csv.path.open() as file:
         lines = list(DictReader(file))
-    assert [line["epoch"] for line in lines] == ["1", "1", "2", "3"]
-    assert [line["eval_task/a"] for line in lines] == ["", "2.0", "", ""]
+    assert [line["epoch"] for line in lines] == ["1", "2", "3"]
+    assert not any(name.startswith("eval_") for name in lines[0])
+    with table.path.open() as file:
+        lines = list(DictReader(file))
+    assert [(line["epoch"], line["eval_task/a"]) for line in lines] == [("1", "2.0")]
