@@ -130,8 +130,8 @@ class CheckpointHook(TrainerHook):
         if total is not None and reached >= total:
             stands, way = "is complete", "Nothing is left to train: raise total_timesteps, or"
         return (
-            f"the folder {str(folder)!r} holds this run already: it {stands} at {reached:,} steps (epoch "
-            f"{trainer_state.epoch}), and its weights replace those passed in. {way} use another one"
+            f"the folder {str(folder)!r} holds this run already: it {stands} at epoch "
+            f"{trainer_state.epoch} ({reached:,} steps), and its weights replace those passed in. {way} use another"
         )
 
     @property
