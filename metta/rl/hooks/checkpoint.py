@@ -126,12 +126,15 @@ class CheckpointHook(TrainerHook):
     def _describe_resume(self, trainer_state: TrainerState, total: int | None) -> str:
         assert self.checkpoint_manager is not None
         folder, reached = self.checkpoint_manager.checkpoint_dir, trainer_state.agent_step
-        stands, way = "resumes", "To begin anew,"
+        stands, way = "resumes", "To begin anew, use another"
         if total is not None and reached >= total:
-            stands, way = "is complete", "Nothing is left to train: raise total_timesteps, or"
+            stands, way = (
+                "is complete",
+                "Nothing is left to train: raise total_timesteps, or use another",
+            )
         return (
             f"the folder {str(folder)!r} holds this run already: it {stands} at epoch "
-            f"{trainer_state.epoch} ({reached:,} steps), and its weights replace those passed in. {way} use another"
+            f"{trainer_state.epoch} ({reached:,} steps), and its weights replace those passed in. {way}"
         )
 
     @property
