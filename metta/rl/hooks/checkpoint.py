@@ -199,7 +199,11 @@ class CheckpointHook(TrainerHook):
             if environments is not None:
                 environments.begin_epoch_to_save()
         if self._upload_is_due or is_due:
-            self._snapshot(registry or _registry(policy, optimizer), policy, trainer_state)
+            self._snapshot(
+                registry or StateRegistry([policy, NamedState("optimizer", optimizer)]),
+                policy,
+                trainer_state,
+            )
 
     def on_checkpoint(
         self,
@@ -286,7 +290,10 @@ class CheckpointHook(TrainerHook):
         self._upload_is_due = uploads
         if not uploads and self.checkpoint_interval == 0:
             return
-        self._last_parts = registry or _registry(policy, optimizer), policy
+        self._last_parts = (
+            registry or StateRegistry([policy, NamedState("optimizer", optimizer)]),
+            policy,
+        )
         if self.latest_saved_epoch == trainer_state.epoch:
             self._upload(trainer_state, wandb_run)
         else:
@@ -396,8 +403,3 @@ class CheckpointHook(TrainerHook):
             warnings.warn(f"{error}; training goes on", MettaWarning, stacklevel=2)
             return
         self.latest_wandb_uri = trainer_state.shared["latest_wandb_uri"] = uri
-
-
-def _registry(policy: Policy, optimizer: torch.optim.Optimizer) -> StateRegistry:
-    """The least that a run consists of, for those who trigger events by hand."""
-    return StateRegistry([policy, NamedState("optimizer", optimizer)])
