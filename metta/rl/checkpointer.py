@@ -195,6 +195,17 @@ class TrainingCheckpointer:
         if isinstance(state, TrainerState):
             state.metrics = _numbers_in(checkpoint.metadata.get(_METRICS))
 
+    def describe_resume(self, state: TrainerState, total: int | None) -> str:
+        """A line about a run that was restored here; `total` is how many steps are wanted."""
+        stands, way = "resumes", "To begin anew,"
+        if total is not None and state.agent_step >= total:
+            stands, way = "is complete", "Nothing is left to train: raise total_timesteps, or"
+        return (
+            f"{str(self.checkpoint_dir)!r} holds this run already: it {stands} at epoch {state.epoch} "
+            f"({state.agent_step:,} steps), and its weights replace those passed in. {way} use another "
+            "folder"
+        )
+
     def save_policy(
         self, policy: Policy, epoch: int, metadata: Mapping[str, Any] | None = None
     ) -> PolicyRecord:

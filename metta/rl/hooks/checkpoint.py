@@ -118,24 +118,10 @@ class CheckpointHook(TrainerHook):
             self._prepare(registry)
         restored = self._restore(trainer_state, registry) if trainer_state.epoch == 0 else False
         self._seen_epoch = trainer_state.epoch
-        if restored and self.announce is not None:
+        if restored and self.announce is not None and self.checkpoint_manager is not None:
             total = None if config is None else config.total_timesteps
-            self.announce(self._describe_resume(trainer_state, total))
+            self.announce(self.checkpoint_manager.describe_resume(trainer_state, total))
         return policy if restored else None
-
-    def _describe_resume(self, trainer_state: TrainerState, total: int | None) -> str:
-        assert self.checkpoint_manager is not None
-        folder, reached = self.checkpoint_manager.checkpoint_dir, trainer_state.agent_step
-        stands, way = "resumes", "To begin anew, use another"
-        if total is not None and reached >= total:
-            stands, way = (
-                "is complete",
-                "Nothing is left to train: raise total_timesteps, or use another",
-            )
-        return (
-            f"the folder {str(folder)!r} holds this run already: it {stands} at epoch "
-            f"{trainer_state.epoch} ({reached:,} steps), and its weights replace those passed in. {way}"
-        )
 
     @property
     def _saves_anything(self) -> bool:
