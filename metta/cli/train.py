@@ -125,9 +125,7 @@ def learning_curve(events_file: Path) -> list[dict[str, float]]:
     """
     points: list[tuple[int, float]] = []
     last, stride, number = (-1, math.nan), 1, 0
-    for row in stream_rows(events_file):
-        if row.is_late:
-            continue
+    for row in stream_rows(events_file, with_late_scores=False):
         reward = row.metrics.get("overview/reward", math.nan)
         if row.agent_step == last[0]:
             if math.isnan(reward):

@@ -51,8 +51,13 @@ def metric_rows(path: str | os.PathLike[str]) -> list[MetricRow]:
     return list(stream_rows(path))
 
 
-def stream_rows(path: str | os.PathLike[str]) -> Iterator[MetricRow]:
-    """`metric_rows`, one by one: a log may be larger than the memory."""
+def stream_rows(
+    path: str | os.PathLike[str], *, with_late_scores: bool = True
+) -> Iterator[MetricRow]:
+    """`metric_rows`, one by one: a log may be larger than the memory. Each kind is read for itself."""
+    if not with_late_scores:
+        yield from (row_of(event, path) for event in stream_events(path, {"metrics"}))
+        return
     late = (event for event in stream_events(path, {"evaluation"}) if came_late(event))
     for event in _by_epoch(stream_events(path, {"metrics"}), late):
         yield row_of(event, path)
