@@ -18,6 +18,7 @@ _SECRET_WORDS = {
     "apikey", "auth", "authorization", "bearer", "cookie", "cookies", "credential", "credentials",
     "creds", "jwt", "oauth", "otp", "pass", "passcode", "passphrase", "passwd", "password", "passwords",
     "pw", "pwd", "secret", "secrets", "sshpass", "token",
+    "webhook",
 }  # fmt: skip
 """Names that end in these are secret."""
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "accountkey",
@@ -33,7 +34,22 @@ _KINDS = {
 _PLURALS = {"keys", "tokens"}
 """Of these, capitals say nothing: ``MAX_TOKENS``."""
 _HARMLESS_KINDS = {"foreign", "primary", "public"}
-_QUALIFIERS = {"base", "dev", "live", "new", "old", "prod", "staging", "test", "v", "value"}
+_QUALIFIERS = {
+    "b",
+    "base",
+    "dev",
+    "header",
+    "hex",
+    "json",
+    "live",
+    "new",
+    "old",
+    "prod",
+    "staging",
+    "test",
+    "v",
+    "value",
+}
 _PROSE = {"auth", "authorization", "bearer", "pass", "secret", "token"}
 """Names after which a colon may begin a sentence: ``unexpected token: ...``."""
 

@@ -153,6 +153,8 @@ def _run(options: argparse.Namespace) -> int:
         say(_scrubbed(f"metta: {type(error).__name__}: {error}"), file=sys.stderr)
         return _USAGE if isinstance(error, ConfigError | MissingExtraError) else _FAILED
     except PermissionError as error:  # a folder of another user
+        if error.filename is None:
+            raise
         say(
             _scrubbed(f"metta: you may not use {str(error.filename)!r}: {error.strerror}"),
             file=sys.stderr,

@@ -8,7 +8,7 @@ from metta.files import atomic_write
 from metta.loggers.append_file import AppendFile
 from metta.loggers.csv_lines import FIRST_COLUMNS, cells_of, columns_of, csv_line, table_lines
 from metta.loggers.csv_repair import follow_log
-from metta.loggers.history import Continuation, LogTail
+from metta.loggers.history import Continuation, LogTail, last_event
 from metta.loggers.sink import MetricRow
 
 __all__ = ["CsvSink"]
@@ -46,7 +46,10 @@ class CsvSink:
         """Follow the event log, see `follow_log`; returns what there is to tell."""
         self.close()
         if self._of_late_scores:
-            tail = LogTail(continuation.tail.path, of_late_scores=True)
+            log = continuation.tail.path
+            if not self.path.exists() and last_event(log, "evaluation") is None:
+                return ""  # else all of the log would be searched
+            tail = LogTail(log, of_late_scores=True)
             continuation = dataclasses.replace(continuation, tail=tail)
         return follow_log(self.path, continuation)
 

@@ -183,8 +183,8 @@ class EventLog:
             return ""
         if not file.has_its_folder():
             raise RunRemovedError(
-                f"the folder {str(self.path.parent)!r} was removed while a run was at work in it: its "
-                "events, metrics and checkpoints are gone, and training stops"
+                f"the folder {str(self.path.parent)!r} was removed or renamed while a run was at work "
+                "in it; training stops"
             )
         try:
             aside = file.put_back()

@@ -111,7 +111,7 @@ class TrainingCheckpointer:
         self.wandb_run = wandb_run
         self.registry = registry
         self.keep_last, self.keep_every = keep_last, keep_every
-        self.run_id = run_id or new_run_id()
+        self.run_id, self._id_is_given = run_id or new_run_id(), run_id is not None
         """Is written to its checkpoints, and taken over from one that is restored: retention removes only
         those that have it."""
         self.latest_wandb_uri: str | None = None
@@ -256,7 +256,10 @@ class TrainingCheckpointer:
         Damaged ones, and where a `run_id` is given those of other runs, are passed over with a warning;
         `CheckpointError` where none is left.
         """
-        return read_newest_checkpoint(self._folder(run_dir), run_id=run_id)
+        checkpoint = read_newest_checkpoint(self._folder(run_dir), run_id=run_id)
+        if checkpoint is not None and run_dir is None and not self._id_is_given:
+            self.run_id = checkpoint.run_id or self.run_id  # what is saved next is of the same run
+        return checkpoint
 
     def load_policy(
         self, checkpoint: Checkpoint, env: Any, policy: nn.Module | None = None

@@ -163,12 +163,13 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def free_path(root: Path, epoch: int) -> Path:
-    """Where the next checkpoint of an epoch goes."""
-    path, number = root / f"epoch_{epoch:06d}", 1
-    while os.path.lexists(path):
-        number += 1
-        path = root / f"epoch_{epoch:06d}.{number}"
-    return path
+    """Where the next checkpoint of an epoch goes: behind all of that epoch, also where names are free."""
+    names: list[str] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        names = [path.name for path in root.iterdir()]
+    taken = [found[1] for found in map(epoch_in, names) if found is not None and found[0] == epoch]
+    number = max(taken, default=0) + 1
+    return root / (f"epoch_{epoch:06d}" if number == 1 else f"epoch_{epoch:06d}.{number}")
 
 
 def checkpoint_folders(folder: str | os.PathLike[str]) -> list[Path]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors
+
 from metta.errors import MettaWarning, PolicyError
 from metta.files import remove_file
 from metta.store.checkpoint_files import epoch_of
@@ -61,8 +63,11 @@ class OwedEvaluations:
         return self.folder / f"epoch_{epoch:06d}.safetensors"
 
     def add(self, owed: OwedEvaluation, policy: FrozenPolicy) -> Path:
-        """Write the policy; one of the same epoch is replaced."""
-        return save_policy(self.file_of(owed.epoch), policy, dataclasses.asdict(owed))
+        """Write the policy; one of the same epoch is replaced. A failure is an `OSError`."""
+        try:
+            return save_policy(self.file_of(owed.epoch), policy, dataclasses.asdict(owed))
+        except safetensors.SafetensorError as error:  # a disk that is full, for one
+            raise OSError(str(error)) from error
 
     def list(self) -> list[OwedEvaluation]:
         """What is owed, by epoch; files that cannot be read are left out with a warning."""

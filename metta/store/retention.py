@@ -151,7 +151,7 @@ def _unfinished(folder: Path, run_id: str | None) -> list[Path]:
     left = [path for path in inside if path.name.startswith(TEMPORARY) and path.is_dir()]
     return [
         *(path for path in left if not path.is_symlink() and _is_leftover(path, run_id)),
-        *(path for path in named if MANIFEST_FILE not in _names_in(path)),
+        *(p for p in named if MANIFEST_FILE not in _names_in(p) and _is_leftover(p, run_id)),
     ]
 
 

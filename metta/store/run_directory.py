@@ -226,8 +226,11 @@ class RunDirectory:
         """A run from others must not make us write, cut or remove files elsewhere, or wait for ever."""
         for path in self.path.iterdir():
             self._inside(path.name)
-            is_strange = os.path.lexists(path) and not (path.is_file() or path.is_dir())
-            if is_strange or (path.name in _KINDS and path.is_dir() is not _KINDS[path.name]):
+            # a link may lead nowhere: that to an old checkpoint, for one
+            is_strange = not (path.is_symlink() or path.is_file() or path.is_dir())
+            if (is_strange and os.path.lexists(path)) or (
+                path.name in _KINDS and path.is_dir() is not _KINDS[path.name]
+            ):
                 kind = "folder" if _KINDS.get(path.name) else "file"
                 raise UnsafeFileError(
                     f"{str(path)!r} is not a {kind}, which metta would write there; remove it from the run"

@@ -11,7 +11,7 @@ import torch
 from faults.evaluation_kills import best_epoch, difference_of_scores
 from faults.training import comparable_rows
 from faults.trial import OK
-from metta.errors import HookError
+from metta.errors import HookError, MettaWarning
 from metta.loggers import read_events
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks import EvaluationHook, TrainerHook
@@ -202,6 +202,16 @@ def test_scores_from_the_background_equal_those_of_the_process_that_trains(
     evaluated(tmp_path)
     assert scores_of(background_run) == scores_of(tmp_path)
     assert best_epoch(background_run) == best_epoch(tmp_path)
+
+
+def test_scores_come_all_the_same_when_policies_cannot_be_kept(
+    background_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "owed").write_text("in the way")
+    with pytest.warns(MettaWarning, match="could not be kept until it is scored"):
+        evaluated(tmp_path, background=True)
+    assert scores_of(background_run) == scores_of(tmp_path)
 
 
 class FailingAtTheEnd(TrainerHook):

@@ -338,3 +338,29 @@ def test_a_config_error_is_raised_when_there_is_no_wandb_run(tmp_path: Path) -> 
         record = manager.commit(taken(manager, trainer))
     with pytest.raises(ConfigError, match="no W&B run"):
         manager.upload(record)
+
+
+def test_the_last_save_of_an_epoch_is_the_newest_also_when_older_ones_were_removed(
+    tmp_path: Path,
+) -> None:
+    with trainer_of(checkpoint_dir=tmp_path, keep_last=1) as trainer:
+        for value in (1.0, 2.0, 3.0, 4.0):
+            with torch.no_grad():
+                for parameter in trainer.policy.parameters():
+                    parameter.fill_(value)
+            trainer.save()
+    with trainer_of(checkpoint_dir=tmp_path, keep_last=1) as again:
+        assert {float(parameter.detach().mean()) for parameter in again.policy.parameters()} == {
+            4.0
+        }
+
+
+def test_old_checkpoints_go_when_a_script_loads_and_saves_by_hand(tmp_path: Path) -> None:
+    for epoch in range(1, 5):
+        manager = TrainingCheckpointer(tmp_path, keep_last=2)
+        manager.load_trainer_state()
+        with trainer_of() as trainer:
+            manager.save_policy(trainer.policy, epoch, {"agent_step": epoch})
+            manager.save_trainer_state(epoch, epoch, trainer.optimizer.state_dict())
+    kept = sorted(path.name for path in tmp_path.glob("epoch_*") if path.is_dir())
+    assert kept == ["epoch_000003", "epoch_000004"]

@@ -192,3 +192,15 @@ def test_only_checkpoints_of_the_own_run_are_removed_when_others_lie_beside_them
     assert [path.name for path in removed] == ["epoch_000001", "epoch_000005"]
     assert [entry.epoch for entry in list_checkpoints(tmp_path)] == [2, 3, 4, 6]
     assert (tmp_path / ".tmp-notes" / "mine.txt").exists()
+
+
+def test_a_folder_with_files_of_others_stays_when_it_has_the_name_of_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    film = tmp_path / "epoch_000000" / "film.mp4"
+    film.parent.mkdir()
+    film.write_bytes(b"x")
+    write(tmp_path, 1)
+    with pytest.warns(MettaWarning, match="epoch_000000"):
+        prune_checkpoints(tmp_path, keep_last=1)
+    assert film.read_bytes() == b"x"

@@ -218,3 +218,9 @@ def test_a_folder_of_the_run_is_told_when_it_is_named_and_refused_when_it_is_out
         run.about_file.write_text(json.dumps({"checkpoint_dir": outside}))
         with pytest.raises(ConfigError, match=r"outside of the run; .* only if you name it: GIVE "):
             run.place("checkpoint_dir", lambda folder: f"GIVE {folder}")
+
+
+def test_a_run_is_taken_when_a_link_of_the_user_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("checkpoints/epoch_000001")
+    with RunDirectory(tmp_path).lock():
+        assert (tmp_path / "latest").is_symlink()

@@ -170,6 +170,9 @@ class BackgroundEvaluation:
                 self._take_end(job, self._end_judge())
             else:
                 self._fail(f"it could not be started: {error}")
+        except BaseException:
+            self._playing = None  # nothing plays
+            raise
 
     def _new_folder(self) -> Path:
         if self._folder is None:

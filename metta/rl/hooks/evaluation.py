@@ -263,9 +263,19 @@ class EvaluationHook(TrainerHook):
                 MettaWarning,
                 stacklevel=2,
             )
-        self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
         store = getattr(services.checkpoint_hook, "owed_evaluations", None)
-        background.submit(moment, policy, self._promised.add(store, moment, policy))
+        try:
+            weights = self._promised.add(store, moment, policy)
+        except (OSError, MettaError) as error:
+            weights = None  # it is played from memory, and lost with this process
+            warnings.warn(
+                f"the policy of epoch {moment.epoch} could not be kept until it is scored: {error}; if "
+                "this run is killed before that, its score is lost",
+                MettaWarning,
+                stacklevel=2,
+            )
+        background.submit(moment, policy, weights)
+        self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
         self._tell_what_is_awaited(services)
 
     def _record_replays(self, policy: Policy, folder: str, moment: Moment) -> Recorded:

@@ -69,7 +69,8 @@ class JudgeProcess:
             started.process, started.commands, started.answers,
         )  # fmt: skip
         os.set_blocking(self._answers.fileno(), False)
-        with contextlib.suppress(OSError):  # room for a job while the process is still starting
+        with contextlib.suppress(OSError, AttributeError):  # only Linux can
+            # room for a job while the process is still starting
             fcntl.fcntl(self._commands.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self.pid = self._process.pid or 0
         self._end = ProcessEnd(self.pid, self._process.sentinel)

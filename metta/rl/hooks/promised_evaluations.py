@@ -78,7 +78,7 @@ class PromisedEvaluations:
         if hasattr(stats_client, "recorded"):
             with contextlib.suppress(MettaError, OSError, KeyError, TypeError, ValueError):
                 # of a log with a bad line, of which `MetricsHook` warns, records may come twice
-                self._recorded = stats_client.recorded(epochs)
+                self._recorded |= stats_client.recorded(epochs)
 
     def is_recorded(self, kind: str, epoch: int, simulation: str = "") -> bool:
         """Whether a process before this one recorded that already."""

@@ -95,3 +95,14 @@ def test_what_the_log_has_is_recorded(
         promised.is_recorded("evaluation", 3),
     ]
     assert found == [not is_damaged, not is_damaged, False, False]
+
+
+def test_what_was_found_before_stays_known_when_another_epoch_is_looked_up(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events.jsonl") as log:
+        client = StatsClient(log)
+        client.record_evaluation(epoch=2, agent_step=2, scores={})
+        promised = PromisedEvaluations()
+        promised.look_up([2], client)
+        promised.look_up([3], client)
+    assert promised.is_recorded("evaluation", 2)
+    assert not promised.is_recorded("evaluation", 3)
