@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from metta.cli.resume import find_run
 from metta.cli.tables import printable, say, table
-from metta.errors import ConfigError, EventLogError
+from metta.errors import ConfigError
 
 if TYPE_CHECKING:
     from metta.cli.comparison import Comparison, Evaluation
@@ -75,13 +75,7 @@ def _evaluation(name: str, output: Path) -> "Evaluation":
     from metta.store.run_directory import RunDirectory
 
     folder = find_run(name, output)
-    try:
-        found = last_evaluation(RunDirectory(folder).events_file)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise EventLogError(
-            f"the event log of the run {name!r} has an evaluation that metta did not write: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    found = last_evaluation(RunDirectory(folder).events_file)
     if found is None or not found.scores:
         raise ConfigError(
             f"the run {name!r} has no evaluation in its event log; train it with eval_episodes above 0"
