@@ -3,7 +3,7 @@
 SIGKILL comes at random instants, while policies wait for their scores, just when a score arrives, and while
 the run waits for its last scores; some of the signals are SIGTERM, and some kill the process that plays
 instead. At the end the run equals one that was left alone: every epoch is scored once, with the same
-scores, and rows of metrics, `metrics.csv`, late scores, the best policy and the checkpoints are the same.
+scores, and rows of metrics, both tables, late scores, the best policy and the checkpoints are the same.
 The first trial compares two runs that were left alone, and whose scores arrive at other times.
 """
 
@@ -197,11 +197,13 @@ def evaluations(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def table(folder: Path) -> list[list[str]]:
-    """`metrics.csv` without what a clock decides."""
-    with (folder / "metrics.csv").open(newline="") as file:
-        lines = list(csv.reader(file))
+    """`metrics.csv` without what a clock decides, and `evaluations.csv`."""
+    lines, scores = (
+        list(csv.reader((folder / name).read_text().splitlines()))
+        for name in ("metrics.csv", "evaluations.csv")
+    )
     kept = [at for at, name in enumerate(lines[0]) if not name.startswith(NOT_COMPARED)]
-    return [[line[at] for at in kept] for line in lines]
+    return [*([line[at] for at in kept] for line in lines), *scores]
 
 
 def late_scores(folder: Path) -> dict[int, Any]:
