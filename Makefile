@@ -13,7 +13,7 @@ help:
 	@echo "make coverage   the tests once more, with the lines that none of them runs"
 	@echo "make slow       tests that take longer: twenty compiled updates of each kind, a million steps of twins"
 	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
-	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop: metta bench"
+	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
 	@echo "make faults     every fault campaign, about an hour; writes faults.jsonl and faults.md"
 	@echo "make overhead   CPU seconds of every face over a bare loop of the parts"
 
@@ -59,7 +59,7 @@ learning: setup
 	$(BIN)/pytest tests/learning -m slow -s
 
 bench: setup
-	$(BIN)/metta bench --out benchmarks/results
+	$(BIN)/python -m benchmarks.speed --out benchmarks/results
 
 faults: setup
 	$(BIN)/python -m faults.run

@@ -138,8 +138,8 @@ def save_job(repetitions: int) -> None:
     import safetensors.torch
 
     from metta import Trainer
-    from metta.rl.checkpointer import TrainingCheckpointer
-    from metta.store.checkpoint_files import TENSOR_FILE
+    from metta.rl.resume.checkpointer import TrainingCheckpointer
+    from metta.store.checkpoints.files import TENSOR_FILE
     from metta.store.safe_read import read_tensors
     from metta.train.settings import apply_settings
     from metta.train.train_config import TrainingConfig

@@ -27,7 +27,7 @@ from metta.database import Ingester, StatsReader
 from metta.database.queries import metric_rows_of
 from metta.errors import DatabaseUnavailableError, MettaWarning
 from metta.loggers import EventLog, StatsClient, StatsLogger, read_events
-from metta.loggers.history import metric_rows
+from metta.loggers.events.history import metric_rows
 from metta.rl.hooks import MetricsHook
 from metta.rl.training_state import TrainerState
 from metta.sim.scores import EvalRewardSummary

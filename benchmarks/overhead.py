@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from metta.bench.workloads import CARTPOLE, PPO_SETTINGS
+from benchmarks.speed.workloads import CARTPOLE, PPO_SETTINGS
 
 NUM_ENVS, HORIZON = 8, 128
 BATCH = NUM_ENVS * HORIZON

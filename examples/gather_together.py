@@ -11,10 +11,10 @@ import argparse
 
 from metta import PPOTrainer
 from metta.curriculum import Curriculum
-from metta.rl.evaluator import PolicyEvaluator
-from metta.rl.replay_file import save_replay
-from metta.sim.playback import text_of
-from metta.sim.recording import record_episode
+from metta.replays.file import save_replay
+from metta.replays.playback import text_of
+from metta.replays.recording import record_episode
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.train.presets import grid_config
 from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig
 from metta.train.train_config import CurriculumConfig, EvaluationConfig

@@ -15,11 +15,11 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 from torch import Tensor, nn
 
-from metta.cli import train as train_command
+from metta.cli import training as train_command
 from metta.cli.main import main
 from metta.rl.clean_trainer import Trainer
-from metta.rl.custom_losses import CustomLoss
 from metta.rl.hooks.base import TrainerHook
+from metta.rl.learn.custom_losses import CustomLoss
 
 EPOCHS = 8
 ENV, SHORT_ENV = "faults.bad_number_sites:Spoilt-v0", "faults.bad_number_sites:SpoiltShort-v0"

@@ -18,9 +18,9 @@ import torch
 from faults.bad_number_sites import EPOCHS, SITES, Site
 from faults.trial import OK, Trial
 from metta.errors import MettaError
-from metta.loggers.event_log import read_events
-from metta.loggers.history import metric_rows
-from metta.store.checkpoint_files import Checkpoint, checkpoint_folders, read_checkpoint
+from metta.loggers.events.history import metric_rows
+from metta.loggers.events.log import read_events
+from metta.store.checkpoints.files import Checkpoint, checkpoint_folders, read_checkpoint
 from metta.testing.zygote import Zygote
 
 _SKIPPED = "losses/skipped_steps"

@@ -10,7 +10,7 @@ from typing import Any
 
 from faults.good_files import make_checkpoint
 from faults.header_lies import MANIFEST, QUIET, STRUCTURAL, Lie, joined, split
-from metta.store.checkpoint_manifest import FILES, MANIFEST_FILE, manifest_of, sealed
+from metta.store.checkpoints.manifest import FILES, MANIFEST_FILE, manifest_of, sealed
 
 Lies = Callable[[Path, Random], set[str]]
 """Changes a checkpoint's folder, and returns the names of the files that are no longer what they were."""

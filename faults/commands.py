@@ -43,16 +43,16 @@ class Ended:
 
 
 _MODULES = (
-    "matplotlib.pyplot", "metta.cli.comparison", "metta.cli.inspection", "metta.cli.run_details",
-    "metta.cli.run_summary", "metta.cli.train", "metta.database.ingest", "metta.profiling.profile_run",
-    "metta.sim.video", "metta.store.export", "metta.store.loaded_policy", "sqlalchemy.dialects.sqlite",
-    "torch._dynamo", "torch.export",
+    "matplotlib.pyplot", "metta.runs.comparison", "metta.runs.inspection", "metta.runs.details",
+    "metta.runs.summary", "metta.cli.training", "metta.database.ingest", "metta.profiling.profile_run",
+    "metta.replays.video", "metta.store.exports.policy_export", "metta.store.loaded_policy",
+    "sqlalchemy.dialects.sqlite", "torch._dynamo", "torch.export",
 )  # fmt: skip
 
 
 def load_commands() -> None:
     """Import what commands import when they run, once and not in every child."""
-    for name in (*(command.module for command in COMMANDS.values()), *_MODULES):
+    for name in (*(f"metta.cli.commands.{name}" for name in COMMANDS), *_MODULES):
         importlib.import_module(name)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from metta.train.schema import Leaf, leaves_of
+from metta.train.parsing.schema import Leaf, leaves_of
+from metta.train.parsing.yaml_text import dump_yaml
 from metta.train.settings import setting_paths
 from metta.train.train_config import TrainingConfig
-from metta.train.yaml_text import dump_yaml
 
 Text = Callable[[Random, str], bytes]
 """A configuration as bytes, from random numbers and the path of a canary."""

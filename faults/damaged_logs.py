@@ -187,7 +187,6 @@ def run_command(folder: str, output: str) -> None:
 def warm_up() -> None:
     """Import what the command imports late."""
     from faults import training
-    from metta.cli import train  # noqa: F401  # reason: loaded once, for all children
 
     training.warm_up()
 

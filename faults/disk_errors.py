@@ -21,7 +21,7 @@ from faults.saved_run import IN_DOUBT, NOT_SAVED, SAVED, SAVED_WITH_WARNING
 from faults.traced_save import SAVE, Act, Call, Traced, Tracer, wait_for_strace
 from faults.trial import OK, Trial
 from metta.files import TEMPORARY
-from metta.train.yaml_text import dump_yaml, write_yaml
+from metta.train.parsing.yaml_text import dump_yaml, write_yaml
 
 NAME = "disk_errors"
 _FULL, _BROKEN, _READ_ONLY, _DENIED = "ENOSPC", "EIO", "EROFS", "EACCES"

@@ -21,12 +21,12 @@ from faults.kills import look_at
 from faults.splits import compare_runs
 from faults.training import NOT_COMPARED, Phases, read_phase, trainer_of
 from faults.trial import OK, Trial
-from metta.loggers.event_log import read_events
+from metta.loggers.events.log import read_events
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.evaluation import EvaluationHook
-from metta.store.checkpoint_files import list_checkpoints
-from metta.store.late_scores import read_late_scores
-from metta.store.owed_evaluations import OwedEvaluations
+from metta.store.checkpoints.files import list_checkpoints
+from metta.store.checkpoints.late_scores import read_late_scores
+from metta.store.checkpoints.owed_evaluations import OwedEvaluations
 from metta.store.policy_store import PolicyStore
 from metta.testing.digests import DigestHook
 from metta.testing.zygote import Child, Zygote

@@ -13,8 +13,8 @@ from metta.agent.policy import Policy
 from metta.envs.toy import CorridorEnv
 from metta.rollout import Rollout
 from metta.stateful import digest_of
-from metta.store.checkpoint_files import read_checkpoint, write_checkpoint
-from metta.store.policy_file import load_weights, save_policy
+from metta.store.checkpoints.files import read_checkpoint, write_checkpoint
+from metta.store.policies.file import load_weights, save_policy
 from metta.store.policy_store import PolicyStore
 from metta.store.rollout_file import load_rollout, save_rollout
 from metta.store.state_tree import copy_state

@@ -15,7 +15,7 @@ from faults.splits import compare_runs
 from faults.training import CONFIGS, read_phase
 from faults.trial import OK, Trial
 from metta.errors import MettaError
-from metta.store.checkpoint_files import read_newest_checkpoint
+from metta.store.checkpoints.files import read_newest_checkpoint
 from metta.testing.zygote import Child, Zygote
 
 _LONGEST_WAIT = 20.0

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from faults.training import STEPS_PER_EPOCH, trainer_of
 from faults.trial import OK, Trial
-from metta.loggers.event_lines import event_line, link_of, parse_event
-from metta.loggers.event_log import LogMark
-from metta.loggers.history import stream_rows
-from metta.store.checkpoint_files import read_newest_checkpoint, write_checkpoint
-from metta.store.policy_file import freeze_policy
+from metta.loggers.events.history import stream_rows
+from metta.loggers.events.lines import event_line, link_of, parse_event
+from metta.loggers.events.log import LogMark
+from metta.store.checkpoints.files import read_newest_checkpoint, write_checkpoint
+from metta.store.policies.file import freeze_policy
 
 MB = 10**6
 MAX_RUNS_MB = 300.0

@@ -21,8 +21,8 @@ from faults.payloads import payloads
 from faults.trial import OK, Trial
 from metta.envs.toy import CorridorEnv
 from metta.errors import MettaError
-from metta.store.checkpoint_files import read_checkpoint, read_newest_checkpoint
-from metta.store.policy_file import load_weights
+from metta.store.checkpoints.files import read_checkpoint, read_newest_checkpoint
+from metta.store.policies.file import load_weights
 from metta.store.policy_store import PolicyStore
 from metta.store.rollout_file import load_rollout
 from metta.train.train_config import TrainingConfig

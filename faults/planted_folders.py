@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metta.store.checkpoint_manifest import sealed
+from metta.store.checkpoints.manifest import sealed
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\b\u202e"
 NEWEST = "checkpoints/epoch_000003"

@@ -29,7 +29,7 @@ from metta.loggers import (
 )
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks.base import TrainerHook
-from metta.store.policy_file import save_policy
+from metta.store.policies.file import save_policy
 from metta.store.policy_store import PolicyStore
 from metta.train.run_config import WandbConfig
 from metta.train.settings import apply_settings

@@ -19,8 +19,9 @@ from faults.trial import OK, Trial
 from metta.errors import CheckpointError
 from metta.files import TEMPORARY, atomic_write
 from metta.stateful import digest_of
-from metta.store import checkpoint_files, retention
-from metta.store.checkpoint_files import read_newest_checkpoint
+from metta.store.checkpoints import files as checkpoint_files
+from metta.store.checkpoints import retention
+from metta.store.checkpoints.files import read_newest_checkpoint
 
 NAME = "power_loss"
 Skip = Callable[[str, Path], bool]

@@ -18,7 +18,7 @@ import torch
 from faults.commands import Ended, load_commands, run_command
 from faults.trial import OK, Trial
 from metta.cli.main import main
-from metta.store.checkpoint_files import checkpoint_folders, epoch_of
+from metta.store.checkpoints.files import checkpoint_folders, epoch_of
 
 _SMALL = ["num_envs=2", "n_steps=8", "n_epochs=1", "num_minibatches=1", "hidden_size=8"]
 _EVER = [

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from metta.train.schema import Leaf, leaves_of
+from metta.train.parsing.schema import Leaf, leaves_of
+from metta.train.parsing.yaml_text import dump_yaml
 from metta.train.train_config import TrainingConfig
-from metta.train.yaml_text import dump_yaml
 
 CHECKPOINTS = "checkpoints"
 NEWEST, OLDER = f"{CHECKPOINTS}/epoch_000004", f"{CHECKPOINTS}/epoch_000002"

@@ -16,15 +16,15 @@ from faults.trial import OK
 from metta.agent.factory import make_policy
 from metta.errors import CheckpointError, MettaWarning
 from metta.files import TEMPORARY
-from metta.rl.checkpointer import PendingCheckpoint, TrainingCheckpointer
+from metta.rl.resume.checkpointer import PendingCheckpoint, TrainingCheckpointer
 from metta.stateful import digest_of
-from metta.store.checkpoint_files import (
+from metta.store.checkpoints.files import (
     checkpoint_folders,
     read_checkpoint,
     read_newest_checkpoint,
     write_checkpoint,
 )
-from metta.store.policy_file import freeze_policy
+from metta.store.policies.file import freeze_policy
 from metta.train.train_config import AgentConfig
 
 KEEP_LAST = 2

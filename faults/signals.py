@@ -16,9 +16,9 @@ from pathlib import Path
 from faults.trial import OK, Trial
 from metta.cli.main import main
 from metta.errors import MettaError
-from metta.loggers.event_log import read_events
-from metta.loggers.history import metric_rows
-from metta.store.checkpoint_files import read_newest_checkpoint
+from metta.loggers.events.history import metric_rows
+from metta.loggers.events.log import read_events
+from metta.store.checkpoints.files import read_newest_checkpoint
 from metta.testing.zygote import Child, Zygote
 
 SETTINGS = ["CartPole-v1", "total_timesteps=100_000_000", "num_envs=4", "horizon=8", "hidden_size=8",
@@ -33,7 +33,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     random_numbers = random.Random(seed)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where this runs behind a `&`
     with Zygote(
-        ["faults.training:warm_up", "metta.cli.train"], cwd=Path(__file__).parent.parent
+        ["faults.training:warm_up", "metta.cli.training"], cwd=Path(__file__).parent.parent
     ) as zygote:
         for number in range(count):
             variant = random_numbers.choice(["serial", "serial", "lstm", "workers"])

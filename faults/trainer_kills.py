@@ -19,7 +19,7 @@ from typing import Any
 
 from faults.trial import OK, Trial
 from metta.envs.toy import NestedEnv
-from metta.envs.worker_process import worker_context
+from metta.envs.workers.worker_process import worker_context
 from metta.testing.fault_env import FaultEnv
 from metta.testing.zygote import Zygote
 

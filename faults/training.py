@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from metta.envs.toy import MaskedCorridorEnv
-from metta.loggers.history import metric_rows
-from metta.rl import checkpointer
+from metta.loggers.events.history import metric_rows
 from metta.rl.clean_trainer import Trainer
-from metta.rl.custom_losses import CustomLoss
 from metta.rl.hooks.base import TrainerHook
+from metta.rl.learn.custom_losses import CustomLoss
+from metta.rl.resume import checkpointer
 from metta.testing.digests import DigestHook
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig

@@ -22,8 +22,8 @@ import gymnasium
 import numpy as np
 
 from faults.trial import OK, Trial
-from metta.envs.multiprocess import MultiprocessVecEnv
-from metta.envs.serial import SerialVecEnv
+from metta.envs.backends.multiprocess import MultiprocessVecEnv
+from metta.envs.backends.serial import SerialVecEnv
 from metta.envs.toy import NestedEnv
 from metta.envs.vec_env import VecEnv
 from metta.errors import EnvError

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from metta.agent.factory import make_policy
     from metta.agent.policy import Policy
     from metta.loggers.stats_logger import StatsLogger
-    from metta.rl.checkpointer import TrainingCheckpointer
-    from metta.rl.collector import RolloutCollector
+    from metta.rl.collect.buffer import RolloutBuffer
+    from metta.rl.collect.collector import RolloutCollector
+    from metta.rl.collect.rollout_data import combine_rollouts
+    from metta.rl.collect.rollout_report import describe_rollout
     from metta.rl.components.trainer import Trainer
-    from metta.rl.custom_losses import CustomLoss
-    from metta.rl.evaluator import PolicyEvaluator
-    from metta.rl.experience import RolloutBuffer
+    from metta.rl.evaluate.evaluator import PolicyEvaluator
     from metta.rl.hooks.base import TrainerHook
-    from metta.rl.ppo import PPOOptimizer
+    from metta.rl.learn.custom_losses import CustomLoss
+    from metta.rl.learn.ppo import PPOOptimizer
     from metta.rl.ppo_trainer import PPOTrainer
-    from metta.rl.rollout_data import combine_rollouts
-    from metta.rl.rollout_report import describe_rollout
+    from metta.rl.resume.checkpointer import TrainingCheckpointer
     from metta.store.loaded_policy import load_policy
     from metta.store.rollout_file import load_rollout, save_rollout
     from metta.train.train_config import TrainingConfig
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CustomLoss": "metta.rl.custom_losses",
-    "PPOOptimizer": "metta.rl.ppo",
+    "CustomLoss": "metta.rl.learn.custom_losses",
+    "PPOOptimizer": "metta.rl.learn.ppo",
     "PPOTrainer": "metta.rl.ppo_trainer",
     "Policy": "metta.agent.policy",
-    "PolicyEvaluator": "metta.rl.evaluator",
-    "RolloutBuffer": "metta.rl.experience",
-    "RolloutCollector": "metta.rl.collector",
+    "PolicyEvaluator": "metta.rl.evaluate.evaluator",
+    "RolloutBuffer": "metta.rl.collect.buffer",
+    "RolloutCollector": "metta.rl.collect.collector",
     "StatsLogger": "metta.loggers.stats_logger",
     "Trainer": "metta.rl.components.trainer",
     "TrainerHook": "metta.rl.hooks.base",
-    "TrainingCheckpointer": "metta.rl.checkpointer",
+    "TrainingCheckpointer": "metta.rl.resume.checkpointer",
     "TrainingConfig": "metta.train.train_config",
-    "combine_rollouts": "metta.rl.rollout_data",
-    "describe_rollout": "metta.rl.rollout_report",
+    "combine_rollouts": "metta.rl.collect.rollout_data",
+    "describe_rollout": "metta.rl.collect.rollout_report",
     "load_policy": "metta.store.loaded_policy",
     "load_rollout": "metta.store.rollout_file",
     "make_policy": "metta.agent.factory",

@@ -21,7 +21,7 @@ COVERED = [
     "metta.train.train_config",
     "metta.train.presets",
     "metta.testing",
-    "metta.bench",
+    "benchmarks.speed",
     "metta.profiling",
 ]
 
@@ -92,11 +92,11 @@ def test_two_names_are_one_thing_when_the_page_says_that_they_are_the_same() -> 
         ("metta.rl.components.Trainer", "metta.Trainer"),
         ("metta.rl.trainer.train", "metta.rl.trainer_component.train"),
         (
-            "metta.rl.checkpointer.CheckpointManager",
-            "metta.rl.checkpointer.TrainingCheckpointer",
+            "metta.rl.resume.checkpointer.CheckpointManager",
+            "metta.rl.resume.checkpointer.TrainingCheckpointer",
         ),
         ("metta.Policy", "metta.agent.metta_agent.PolicyAgent"),
-        ("metta.RolloutBuffer", "metta.rl.experience.Experience"),
+        ("metta.RolloutBuffer", "metta.rl.collect.buffer.Experience"),
     ]
     for first, second in same:
         assert resolve_name(first) is resolve_name(second)

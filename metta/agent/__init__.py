@@ -1,7 +1,7 @@
 """Arrays -> actions: policies, their parts, and actors derived from them."""
 
-from metta.agent.action_spec import ActionSpec, action_spec_of, draw_noise
-from metta.agent.actors import Actor, CActor, EagerActor, NumpyActor, TracedActor, make_actor
+from metta.agent.actions.action_spec import ActionSpec, action_spec_of, draw_noise
+from metta.agent.actors.actor import Actor, CActor, EagerActor, NumpyActor, TracedActor, make_actor
 from metta.agent.factory import as_policy, make_policy
 from metta.agent.output import Obs, PolicyOutput, State
 from metta.agent.policy import Policy

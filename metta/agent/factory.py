@@ -7,10 +7,10 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from metta.agent.action_spec import ActionSpec, action_spec_of
-from metta.agent.actor_critic import ActorCritic, RecurrentActorCritic
+from metta.agent.actions.action_spec import ActionSpec, action_spec_of
+from metta.agent.networks.actor_critic import ActorCritic, RecurrentActorCritic
+from metta.agent.networks.recurrent import CORES
 from metta.agent.policy import Policy
-from metta.agent.recurrent import CORES
 from metta.errors import PolicyError
 from metta.seeding import derive_seed
 from metta.spaces import ObsSpec, obs_spec_of

@@ -8,9 +8,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from metta.agent.action_spec import ActionSpec, action_spec_of
+from metta.agent.actions.action_spec import ActionSpec, action_spec_of
+from metta.agent.actions.gaussian import BoxSpec
 from metta.agent.evaluation_mode import evaluating
-from metta.agent.gaussian import BoxSpec
 from metta.agent.module_output import read_output, require_shapes
 from metta.agent.normalizers import ObsNormalizer, ReturnNormalizer
 from metta.agent.output import Obs, PolicyOutput, State

@@ -12,11 +12,11 @@ from metta.agent.policy import Policy
 from metta.cli.tables import say
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv
-from metta.rl.experience import RolloutBuffer
-from metta.rl.numerics import resolve_batch
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.training_components import resolve_batch
 from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
 from metta.train.layers import Resolved
-from metta.train.origins import DEFAULT
+from metta.train.parsing.origins import DEFAULT
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["buffer_bytes", "dry_run"]

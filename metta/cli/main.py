@@ -9,57 +9,39 @@ import warnings
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, ModuleType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from metta import __version__
+from metta.cli.arguments import join_dotted
 from metta.cli.lost_console import surviving_a_lost_console
-from metta.cli.tables import printable_lines, say
-from metta.cli.words import join_dotted
+from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError, did_you_mean
+from metta.untrusted.text import printable_lines
 
-__all__ = ["COMMANDS", "Command", "build_parser", "main"]
-
-
-class Command(NamedTuple):
-    """Where a command is, and what the help says of it."""
-
-    module: str
-    """Has ``configure(parser)``, which loads nothing heavy, and ``run(options)``."""
-    help: str
+__all__ = ["COMMANDS", "build_parser", "main"]
 
 
 COMMANDS = {
-    "train": Command(
-        "metta.cli.train_command", "train a policy, on the grid world or any environment"
-    ),
-    "resume": Command("metta.cli.resume", "go on with a run"),
-    "finetune": Command("metta.cli.finetune", "begin a new run with the weights of a saved policy"),
-    "runs": Command("metta.cli.runs", "list runs, or show one"),
-    "policies": Command("metta.cli.policies", "list saved policies"),
-    "inspect": Command("metta.cli.inspect_command", "show what is inside a checkpoint or policy"),
-    "eval": Command("metta.cli.eval_command", "play fresh episodes with saved policies"),
-    "replay": Command(
-        "metta.cli.replay_command", "play a recorded episode, or write it as a video"
-    ),
-    "compare": Command("metta.cli.compare", "which runs are better, and how sure that is"),
-    "stats": Command("metta.cli.stats_command", "load event logs into a database, and ask it"),
-    "export": Command("metta.cli.export_command", "write a policy as ONNX or torch.export file"),
-    "certify": Command(
-        "metta.cli.certify", "kill and resume a set-up, and see whether it is exact"
-    ),
-    "bench": Command(
-        "metta.cli.bench_command", "steps per second of training loops, beside other libraries"
-    ),
-    "profile": Command("metta.cli.profile_command", "where the time of a run goes"),
-    "config": Command("metta.cli.config_command", "show or explain the settings of a run"),
-    "presets": Command("metta.cli.presets_command", "list the presets"),
-    "convert": Command(
-        "metta.cli.convert", "turn a torch.save file that you trust into safetensors"
-    ),
-    "completion": Command(
-        "metta.cli.completion", "print a script that completes commands in a shell"
-    ),
+    "train": "train a policy, on the grid world or any environment",
+    "resume": "continue a run",
+    "finetune": "begin a new run with the weights of a saved policy",
+    "runs": "list runs, or show one",
+    "policies": "list saved policies",
+    "inspect": "show what is inside a checkpoint or policy",
+    "eval": "play fresh episodes with saved policies",
+    "replay": "play a recorded episode, or write it as a video",
+    "compare": "which runs are better, and how sure that is",
+    "stats": "load event logs into a database, and query it",
+    "export": "write a policy as ONNX or torch.export file",
+    "certify": "kill and resume a set-up, and see whether it is exact",
+    "profile": "where the time of a run goes",
+    "config": "show or explain the settings of a run",
+    "presets": "list the presets",
+    "convert": "turn a torch.save file that you trust into safetensors",
+    "completion": "print a script that completes commands in a shell",
 }
+"""Command -> its line of help. ``metta.cli.commands.<command>`` has ``configure(parser)``, which loads
+nothing heavy, and ``run(options)``."""
 
 _OK, _FAILED, _USAGE, _INTERRUPTED = 0, 1, 2, 130
 _EXIT_CODES = (
@@ -111,15 +93,15 @@ def build_parser(needed: Container[str] = COMMANDS) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"metta {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        own = commands.add_parser(name, help=command.help, allow_abbrev=False)
+    for name, text in COMMANDS.items():
+        own = commands.add_parser(name, help=text, allow_abbrev=False)
         if name in needed:
             _module(name).configure(own)
     return parser
 
 
 def _module(command: str) -> ModuleType:
-    return importlib.import_module(COMMANDS[command].module)
+    return importlib.import_module(f"metta.cli.commands.{command}")
 
 
 def _take_rest(

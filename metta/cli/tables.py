@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-__all__ = ["printable", "printable_lines", "say", "shown_bytes", "table"]
+from metta.untrusted.text import printable, printable_lines
+
+__all__ = ["say", "shown_bytes", "table"]
 
 
 def say(
@@ -20,16 +22,6 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
              for row in shown]  # fmt: skip
     return "\n".join(line.rstrip() for line in lines)
-
-
-def printable(text: str) -> str:
-    """A text of unknown origin on one line; what a terminal would obey is written as a code."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def printable_lines(text: str) -> str:
-    """A text of unknown origin with its lines, each `printable`."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def shown_bytes(count: float) -> str:

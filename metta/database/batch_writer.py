@@ -21,7 +21,7 @@ from metta.database.connection import is_sqlite
 from metta.database.event_rows import EventRows, Row
 from metta.database.schema import METADATA, NAMED, REWOUND, events, metric_names, runs
 from metta.errors import DatabaseError
-from metta.loggers.plain_json import to_json
+from metta.loggers.events.plain_json import to_json
 
 __all__ = ["insert_absent", "name_ids_of", "names_in", "write_events"]
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 
 from metta.errors import ConfigError, DatabaseError, DatabaseUnavailableError, MissingExtraError
-from metta.loggers.plain_json import to_json
+from metta.loggers.events.plain_json import to_json
 from metta.secrets import resolve, scrub
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from metta.loggers.event_lines import Event, whole_number
+from metta.loggers.events.lines import Event, whole_number
 
 __all__ = ["EventRows", "rows_of"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from metta.database.event_rows import EventRows, rows_of
 from metta.errors import EventLogError
-from metta.loggers.event_lines import MAX_LINE_BYTES, Event, parse_event
-from metta.loggers.event_reader import bad_line, lines_backwards, lines_from, open_log
+from metta.loggers.events.lines import MAX_LINE_BYTES, Event, parse_event
+from metta.loggers.events.reader import bad_line, lines_backwards, lines_from, open_log
 
 __all__ = ["LogBatch", "LogReader", "Place"]
 

@@ -233,7 +233,7 @@ def latest_metrics(connection: Connection, run: str) -> dict[str, float]:
 
 
 def metric_rows_of(connection: Connection, run: str) -> list[MetricRow]:
-    """All rows of metrics of a run, as `metta.loggers.history.metric_rows` reads them from its log.
+    """All rows of metrics of a run, as `metta.loggers.events.history.metric_rows` reads them from its log.
 
     A row without any metric is in the log only.
     """

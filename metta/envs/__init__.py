@@ -3,10 +3,10 @@
 Environments with known answers, for tests and examples, are in `metta.envs.toy`.
 """
 
+from metta.envs.backends.gymnasium_vector import NativeVecEnv
+from metta.envs.backends.multiprocess import MultiprocessVecEnv
+from metta.envs.backends.serial import SerialVecEnv
 from metta.envs.factory import EnvLike, make_vec_env, row_seeds
-from metta.envs.multiprocess import MultiprocessVecEnv
-from metta.envs.native import NativeVecEnv
-from metta.envs.serial import SerialVecEnv
 from metta.envs.vec_env import (
     FinalRows,
     FusedVecEnv,

@@ -13,11 +13,11 @@ from typing import Any, cast
 import gymnasium
 
 from metta.curriculum import Curriculum
-from metta.envs.agents_env import AgentsEnv, is_parallel_env
+from metta.envs.agents.agents_env import AgentsEnv, is_parallel_env
+from metta.envs.agents.mettagrid_env import WORLDS, make_mettagrid, require_mettagrid
 from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
-from metta.envs.mettagrid_env import WORLDS, make_mettagrid, require_mettagrid
-from metta.envs.row_spec import EnvFactory, GymEnv
+from metta.envs.rows.row_spec import EnvFactory, GymEnv
 from metta.errors import ConfigError, EnvError, did_you_mean
 from metta.secrets import resolve_all
 
@@ -109,7 +109,7 @@ def _world_config(name: str) -> Callable[..., Any]:
         raise EnvError(
             f"there is no world {_METTAGRID}:{name}{did_you_mean(name, WORLDS)}; there are "
             f"{', '.join(f'{_METTAGRID}:{known}' for known in WORLDS)}, what mettagrid makes (e.g. "
-            f"{_METTAGRID}:make_arena), and what a program puts into metta.envs.mettagrid_env.WORLDS"
+            f"{_METTAGRID}:make_arena), and what a program puts into metta.envs.agents.mettagrid_env.WORLDS"
         )
     return make
 

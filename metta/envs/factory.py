@@ -9,9 +9,12 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from metta.curriculum import Task
-from metta.envs.agent_groups import GroupedVecEnv, split_agent_groups
-from metta.envs.agents_env import AgentsSpace
-from metta.envs.agents_vec_env import AgentsVecEnv
+from metta.envs.agents.agent_groups import GroupedVecEnv, split_agent_groups
+from metta.envs.agents.agents_env import AgentsSpace
+from metta.envs.agents.agents_vec_env import AgentsVecEnv
+from metta.envs.backends.gymnasium_vector import NativeVecEnv
+from metta.envs.backends.multiprocess import MultiprocessVecEnv
+from metta.envs.backends.serial import SerialVecEnv
 from metta.envs.env_ids import (
     factory_of,
     factory_of_id,
@@ -20,13 +23,10 @@ from metta.envs.env_ids import (
     make_cartpole,
     make_grid,
 )
-from metta.envs.multiprocess import MultiprocessVecEnv
-from metta.envs.native import NativeVecEnv
-from metta.envs.row_spec import EnvFactory, GymEnv, short_seed
-from metta.envs.serial import SerialVecEnv
-from metta.envs.supervision import OnEnvError
-from metta.envs.tasked_env import TaskedEnv
+from metta.envs.rows.row_spec import EnvFactory, GymEnv, short_seed
+from metta.envs.rows.tasked_env import TaskedEnv
 from metta.envs.vec_env import VecEnv
+from metta.envs.workers.supervision import OnEnvError
 from metta.errors import ConfigError, EnvError
 from metta.secrets import resolve_all
 from metta.seeding import derive_seed

@@ -248,9 +248,9 @@ class FusedVecEnv(VecEnv, Protocol):
     ) -> tuple[int, StepResult | None]:
         """Act and step in all rows from `first_step` on, until something happens or the rollout ends.
 
-        `actor` is a capsule such as `metta.agent.c_actor.CActor.fused_actor`. Returns the step that comes
-        next, and the result of the last step taken where it holds more than the arrays do: last
-        observations of episodes that were cut short, or numbers of episodes that ended.
+        `actor` is a capsule such as `CActor.fused_actor`. Returns the step that comes next, and the result
+        of the last step taken where it holds more than the arrays do: last observations of episodes that
+        were cut short, or numbers of episodes that ended.
         """
         ...
 

@@ -1,14 +1,14 @@
 """Numbers out: rows of metrics to the console and to files, and the log of what happened in a run."""
 
-from metta.loggers.console import ConsoleSink
-from metta.loggers.csv_file import CsvSink
-from metta.loggers.event_log import Event, EventLog, read_events
+from metta.loggers.events.log import Event, EventLog, read_events
+from metta.loggers.events.stats_client import StatsClient
 from metta.loggers.monitor import SystemMonitor
 from metta.loggers.sink import MetricRow, Sink
-from metta.loggers.stats_client import StatsClient
+from metta.loggers.sinks.console import ConsoleSink
+from metta.loggers.sinks.csv_file import CsvSink
+from metta.loggers.sinks.tensorboard import TensorboardSink
+from metta.loggers.sinks.wandb_run import WandbRun, WandbSink, close_wandb_run, open_wandb_run
 from metta.loggers.stats_logger import StatsLogger
-from metta.loggers.tensorboard import TensorboardSink
-from metta.loggers.wandb_run import WandbRun, WandbSink, close_wandb_run, open_wandb_run
 
 __all__ = [
     "ConsoleSink",

@@ -25,7 +25,7 @@ class Sink(Protocol):
     that raises has written nothing, so the row may be written again.
 
     A sink may have a method ``rewrite(continuation)`` besides: a run continues, perhaps from before its
-    last row; see `metta.loggers.history.Continuation`. What it returns is shown to the user.
+    last row; see `metta.loggers.events.history.Continuation`. What it returns is shown to the user.
     Where it has an attribute `takes_constants` that is true, settings come to it as a row of their own when
     training begins; tables of rows leave them out.
     """

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 
 from metta.errors import ConfigError, MettaError, MettaWarning
-from metta.loggers.console import ConsoleSink
-from metta.loggers.event_log import EventLog
-from metta.loggers.history import Continuation, LogTail
+from metta.loggers.events.history import Continuation, LogTail
+from metta.loggers.events.log import EventLog
 from metta.loggers.sink import MetricRow, Sink
-from metta.loggers.sink_worker import SinkWorker
-from metta.loggers.wandb_run import WandbRun, WandbSink
+from metta.loggers.sinks.console import ConsoleSink
+from metta.loggers.sinks.sink_worker import SinkWorker
+from metta.loggers.sinks.wandb_run import WandbRun, WandbSink
 
 __all__ = ["StatsLogger"]
 

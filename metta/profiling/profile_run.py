@@ -10,8 +10,8 @@ import torch
 
 from metta.errors import ConfigError
 from metta.files import atomic_write, atomic_write_text
-from metta.loggers.console import ConsoleSink
 from metta.loggers.monitor import children_rss_mib, peak_rss_mib
+from metta.loggers.sinks.console import ConsoleSink
 from metta.loggers.stats_logger import StatsLogger
 from metta.private_folders import temporary_folder
 from metta.profiling.event_edges import FIRST, EventEdge

@@ -13,15 +13,14 @@ from metta.agent.policy_record import PolicyRecord
 from metta.curriculum import Curriculum
 from metta.envs.factory import configured_vec_env, make_vec_env
 from metta.errors import MettaWarning
-from metta.rl.checkpointer import TrainingCheckpointer
-from metta.rl.custom_losses import CustomLoss, LossFunction
-from metta.rl.experience import RolloutBuffer
+from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.intervals import crossed
+from metta.rl.learn.custom_losses import CustomLoss, LossFunction
 from metta.rl.loop import StepFunction, default_training_step, run_training
-from metta.rl.numerics import resolve_batch
+from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.saved_opponents import load_opponents
-from metta.rl.training_components import TrainingComponents, build_components
+from metta.rl.training_components import TrainingComponents, build_components, resolve_batch
 from metta.rl.training_state import PolicyTracker, TrainerState
 from metta.sim.scores import EvalRewardSummary
 from metta.store.policy_store import PolicyStore

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from metta.errors import PolicyError, RolloutError
-from metta.rl.experience import RolloutBuffer
+from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.training_components import TrainingComponents
 from metta.rl.training_state import TrainerState

@@ -19,21 +19,21 @@ from metta.envs.env_ids import name_of
 from metta.envs.factory import configured_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import CheckpointError, ConfigError, MettaWarning, RolloutError
-from metta.rl.checkpointer import TrainingCheckpointer
-from metta.rl.custom_losses import CustomLoss, LossFunction
-from metta.rl.environment_state import EnvironmentState
-from metta.rl.experience import RolloutBuffer
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.rollout_data import is_empty_rollout, num_valid
 from metta.rl.hooks.checkpoint import CheckpointHook
+from metta.rl.learn.custom_losses import CustomLoss, LossFunction
+from metta.rl.learn.numerics import NumericsPlan
+from metta.rl.learn.update_log import LOSS_NAMES
 from metta.rl.loop import EpochListener, run_training
-from metta.rl.numerics import NumericsPlan, resolve_batch
-from metta.rl.rollout_data import has_nothing, num_valid
+from metta.rl.resume.checkpointer import TrainingCheckpointer
+from metta.rl.resume.environment_state import EnvironmentState
 from metta.rl.saved_opponents import load_opponents
-from metta.rl.training_components import announcer, build_components
+from metta.rl.training_components import announcer, build_components, resolve_batch
 from metta.rl.training_state import TrainerState
-from metta.rl.update_report import LOSS_NAMES
 from metta.rollout import Rollout
 from metta.stateful import digest_of
-from metta.store.checkpoint_files import MANIFEST_FILE, new_run_id, read_checkpoint
+from metta.store.checkpoints.files import MANIFEST_FILE, new_run_id, read_checkpoint
 from metta.store.policy_store import path_of
 from metta.store.rollout_file import load_rollout
 from metta.store.run_directory import RunDirectory
@@ -175,7 +175,7 @@ class PPOTrainer:
         if not all(isinstance(column, Tensor) for column in rollout_data.values()):
             kinds = {name: type(column).__name__ for name, column in rollout_data.items()}
             raise RolloutError(f"learn() needs a mapping of names to tensors, got {kinds}")
-        if has_nothing(rollout_data):
+        if is_empty_rollout(rollout_data):
             warnings.warn(
                 "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
             )

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from metta.loggers.console import progress_line
 from metta.loggers.monitor import SystemMonitor, cleanup_monitoring, setup_monitoring
-from metta.rl.experience import RolloutBuffer
+from metta.loggers.sinks.console import progress_line
+from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.training_state import StatsTracker
 from metta.sim.scores import EvalRewardSummary
 

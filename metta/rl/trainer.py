@@ -9,11 +9,11 @@ from typing import Any
 from torch import nn
 
 from metta.curriculum import Curriculum
-from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.components.environment_manager import Vectorization
 from metta.rl.components.trainer import Trainer
 from metta.rl.functional_trainer import warn_of_resume
-from metta.rl.run_session import build_hooks
+from metta.rl.resume.checkpointer import TrainingCheckpointer
+from metta.rl.session import build_hooks
 from metta.rl.training_state import TrainerState
 from metta.train.train_config import EvaluationConfig, TrainerConfig, TrainingConfig
 

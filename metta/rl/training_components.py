@@ -1,35 +1,56 @@
 """The parts of a run, built in one place from a policy, an environment and settings."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from metta.agent.policy import Policy
-from metta.curriculum import Curriculum
+from metta.curriculum import Curriculum, Task
+from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv, agents_per_env
-from metta.rl.collector import RolloutCollector
-from metta.rl.compiled_driver import Announce
-from metta.rl.conditions import RunConditions
-from metta.rl.custom_losses import CustomLoss, LossFunction, as_custom_losses
-from metta.rl.driver_choice import DriverChoice
-from metta.rl.environment_state import EnvironmentState
-from metta.rl.experience import RolloutBuffer
+from metta.errors import ConfigError
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.collector import RolloutCollector
+from metta.rl.collect.opponents import OpponentPool, OpponentVecEnv
+from metta.rl.compiled.cache import compiler_name
+from metta.rl.compiled.choice import DriverChoice
+from metta.rl.compiled.driver import Announce
 from metta.rl.hooks.registry import HookRegistry
-from metta.rl.numerics import NumericsPlan, resolve_device, resolve_plan, threads_for, threads_set
-from metta.rl.opponents import OpponentPool, OpponentVecEnv
-from metta.rl.optimizer import make_optimizer
-from metta.rl.ppo import PPOOptimizer
+from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.rl.learn.numerics import (
+    NumericsPlan,
+    resolve_device,
+    resolve_plan,
+    threads_for,
+    threads_set,
+)
+from metta.rl.learn.optimizer import make_optimizer
+from metta.rl.learn.ppo import PPOOptimizer
+from metta.rl.resume.conditions import RunConditions
+from metta.rl.resume.environment_state import EnvironmentState
 from metta.rl.training_state import TrainerState
 from metta.stateful import NamedState, Stateful, StateRegistry
-from metta.train.batch_sizing import check_minibatch_size
+from metta.train.batch_sizing import BatchPlan, check_minibatch_size
 from metta.train.changes import plain_settings
-from metta.train.train_config import TrainerConfig
+from metta.train.machine import plan_config
+from metta.train.settings import changed_paths, paths_set_by
+from metta.train.train_config import TrainerConfig, TrainingConfig
 
-__all__ = ["TrainingComponents", "announcer", "build_components", "make_experience"]
+__all__ = [
+    "TrainingComponents",
+    "announcer",
+    "build_components",
+    "make_experience",
+    "resolve_batch",
+]
+
+_ROW_NUMBERS_BYTES = 64
+"""Rewards, flags, values and the like of one row and step, rounded up."""
 
 
 @dataclass
@@ -146,6 +167,7 @@ def _conditions(
     plan = resolve_plan(
         policy, threads=threads, num_groups=collector.vec_env.num_groups,
         actor=collector.actor_kind, driver=numerics.driver,
+        compiler="" if numerics.driver in ("auto", "eager") else compiler_name() or "",
     )  # fmt: skip
     chosen = {"threads": numerics.threads > 0, "driver": numerics.driver != "auto"}
     are_set = [name for name, is_set in chosen.items() if is_set]
@@ -221,3 +243,29 @@ def _register(
     for part in parts:
         registry.add(part)
     return registry
+
+
+def resolve_batch(
+    config: TrainingConfig,
+    env: Any,
+    settings: Mapping[str, Any],
+    env_kwargs: dict[str, Any] | None = None,
+) -> tuple[TrainingConfig, BatchPlan]:
+    """Sizes that nobody set, chosen for this machine and the observations of `env`.
+
+    Set is what `settings` names and what differs from the defaults. One environment is made and closed
+    to measure its rows.
+    """
+    if isinstance(env, VecEnv) or not (isinstance(env, str | Task) or callable(env)):
+        raise ConfigError(
+            f"auto_batch chooses the number of environments, but {type(env).__name__} brings its own; "
+            "give an id or a factory, or leave auto_batch off"
+        )
+    was_set = changed_paths(config) | paths_set_by(settings)
+    probe = make_vec_env(env, env_kwargs=env_kwargs)
+    try:
+        actions = int(np.prod(probe.action_space.shape or (1,)))
+        row_bytes = probe.obs_spec.nbytes + probe.mask_size + 8 * actions + _ROW_NUMBERS_BYTES
+        return plan_config(config, was_set, agents_per_env=probe.num_rows, row_bytes=row_bytes)
+    finally:
+        probe.close()

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from metta.agent.action_spec import draw_noise
-from metta.agent.actors import make_actor
+from metta.agent.actions.action_spec import draw_noise
+from metta.agent.actors.actor import make_actor
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.envs.vec_env import ObsArrays, VecEnv, agents_per_env, group_slices

@@ -10,7 +10,7 @@ import torch
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.policy import Policy
 from metta.envs.factory import row_seeds
-from metta.envs.global_generators import global_generators_kept
+from metta.envs.restore.global_generators import global_generators_kept
 from metta.envs.vec_env import ObsArrays, StepResult, VecEnv, agents_per_env, group_slices
 from metta.errors import ConfigError, EnvError
 from metta.seeding import derive_seed

@@ -8,7 +8,7 @@ from typing import Any
 from metta.agent.policy import Policy
 from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
-from metta.envs.global_generators import global_generators_kept
+from metta.envs.restore.global_generators import global_generators_kept
 from metta.envs.vec_env import VecEnv
 from metta.errors import EnvError, MettaWarning, PolicyError
 from metta.sim.episode_scores import EpisodeScores

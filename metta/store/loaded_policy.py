@@ -8,13 +8,13 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from metta.agent.action_spec import draw_noise
-from metta.agent.actors import EagerActor
+from metta.agent.actions.action_spec import draw_noise
+from metta.agent.actors.actor import EagerActor
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
-from metta.envs.action_masks import mask_layout_of
+from metta.envs.rows.action_masks import mask_layout_of
 from metta.errors import NonFiniteError, PolicyError
 from metta.seeding import numpy_generator
 from metta.store.policy_store import PolicyStore

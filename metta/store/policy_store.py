@@ -14,7 +14,7 @@ from torch import nn
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
 from metta.errors import CheckpointError, PolicyError, UnsafeFileError
-from metta.store.checkpoint_files import (
+from metta.store.checkpoints.files import (
     MANIFEST_FILE,
     POLICY_FILE,
     CheckpointEntry,
@@ -22,12 +22,12 @@ from metta.store.checkpoint_files import (
     plain_metadata,
     survey_checkpoints,
 )
-from metta.store.checkpoint_manifest import check_content, entry_of, read_manifest
-from metta.store.held_policy import HeldPolicy, spaces_of
-from metta.store.late_scores import with_late_scores
-from metta.store.listing import listing_anew, reading
-from metta.store.policy_file import FrozenPolicy, open_policy, read_policy_manifest, save_policy
-from metta.store.retention import best_first, best_of
+from metta.store.checkpoints.late_scores import with_late_scores
+from metta.store.checkpoints.listing import listing_anew, reading
+from metta.store.checkpoints.manifest import check_content, entry_of, read_manifest
+from metta.store.checkpoints.retention import best_first, best_of
+from metta.store.policies.file import FrozenPolicy, open_policy, read_policy_manifest, save_policy
+from metta.store.policies.held import HeldPolicy, spaces_of
 from metta.store.run_directory import RunDirectory
 from metta.store.wandb_artifacts import download_policy
 from metta.untrusted.paths import NAME, check_name, path_of, plain_path, safe_join

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from metta.errors import MissingExtraError, PolicyError, UnsafeFileError
 from metta.files import make_durable, make_folders, rename
-from metta.store.checkpoint_manifest import POLICY_FILE
-from metta.store.policy_file import read_policy_manifest
+from metta.store.checkpoints.manifest import POLICY_FILE
+from metta.store.policies.file import read_policy_manifest
 from metta.untrusted.files import open_regular
 from metta.untrusted.json_files import brief
 from metta.untrusted.paths import NAME

@@ -14,7 +14,7 @@ from metta.processes import python_command
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.training_state import TrainerState
-from metta.store.checkpoint_files import read_checkpoint
+from metta.store.checkpoints.files import read_checkpoint
 from metta.store.run_directory import RunDirectory
 from metta.testing.digests import (
     NAMES_FILES,

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import gymnasium
 import numpy as np
 
-from metta.envs.worker import answer_descriptor
+from metta.envs.workers.worker import answer_descriptor
 from metta.errors import ConfigError, did_you_mean
 
 __all__ = ["Fault", "FaultEnv", "InjectedFaultError", "ProcessFault", "ReplyFault"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metta.errors import ConfigError
-from metta.train.problems import BrokenRule, shown
+from metta.train.parsing.problems import BrokenRule, shown
 
 __all__ = [
     "AGENT_GROUPS",

@@ -5,11 +5,11 @@ from typing import Any
 
 from metta.errors import ConfigError
 from metta.secrets import scrub_all
-from metta.train.problems import shown
-from metta.train.schema import leaves_of, setting_values
+from metta.train.parsing.problems import shown
+from metta.train.parsing.schema import leaves_of, setting_values
+from metta.train.parsing.values import plain_data
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
-from metta.train.values import plain_data
 
 __all__ = ["MAY_CHANGE", "check_changes", "config_of", "describe_changes", "plain_settings"]
 

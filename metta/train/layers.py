@@ -8,12 +8,14 @@ from typing import Any
 
 from metta.errors import ConfigError
 from metta.secrets import scrub_all
-from metta.train.field_docs import setting_docs
-from metta.train.origins import COMMAND_LINE, DEFAULT, Origin
+from metta.train.parsing.field_docs import setting_docs
+from metta.train.parsing.origins import COMMAND_LINE, DEFAULT, Origin
+from metta.train.parsing.problems import Problem, as_error, of_rule, shown
+from metta.train.parsing.schema import leaves_of
+from metta.train.parsing.values import Text, plain_data
+from metta.train.parsing.yaml_text import parse_settings, read_inline, read_settings
 from metta.train.presets import find_preset
-from metta.train.problems import Problem, as_error, of_rule, shown
 from metta.train.rules import size_rules
-from metta.train.schema import leaves_of
 from metta.train.settings import (
     Entry,
     build_config,
@@ -27,8 +29,6 @@ from metta.train.settings import (
     unknown_setting,
 )
 from metta.train.train_config import TrainingConfig
-from metta.train.values import Text, plain_data
-from metta.train.yaml_text import parse_settings, read_inline, read_settings
 
 __all__ = ["Origin", "Resolved", "config_from_mapping", "keep_origins", "resolve"]
 

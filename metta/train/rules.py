@@ -8,7 +8,7 @@ from metta.errors import ConfigError
 from metta.secret_names import looks_secret
 from metta.secrets import exposure
 from metta.train.batch_sizing import check_minibatch_size, nearest_divisors
-from metta.train.problems import BrokenRule
+from metta.train.parsing.problems import BrokenRule
 
 if TYPE_CHECKING:
     from metta.train.train_config import RolloutConfig, TrainingConfig

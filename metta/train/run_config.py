@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import model_validator
 
 from metta.train.agent_groups import agent_group_rules
-from metta.train.fields import (
+from metta.train.parsing.fields import (
     Count,
     Fraction,
     Interval,
@@ -16,7 +16,7 @@ from metta.train.fields import (
     Positive,
     config_class,
 )
-from metta.train.problems import raise_broken
+from metta.train.parsing.problems import raise_broken
 
 __all__ = [
     "CheckpointConfig",

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from metta.errors import did_you_mean
-from metta.train.origins import Origin
-from metta.train.problems import Problem, as_error, explain, shown
-from metta.train.schema import Leaf, groups_of, leaves_of, setting_values
+from metta.train.parsing.origins import Origin
+from metta.train.parsing.problems import Problem, as_error, explain, shown
+from metta.train.parsing.schema import Leaf, groups_of, leaves_of, setting_values
+from metta.train.parsing.values import is_nothing, read_value
 from metta.train.train_config import TrainingConfig
-from metta.train.values import is_nothing, read_value
 
 __all__ = [
     "ALIASES",

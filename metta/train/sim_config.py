@@ -9,11 +9,11 @@ from annotated_types import Gt, Le
 from pydantic import model_validator
 
 from metta.errors import ConfigError, did_you_mean
-from metta.train.fields import Count, Name, Positive, config_class
-from metta.train.problems import BrokenRule, raise_broken, shown
-from metta.train.schema import leaves_of
-from metta.train.values import is_nothing, plain_data, read_value
-from metta.train.yaml_text import read_yaml
+from metta.train.parsing.fields import Count, Name, Positive, config_class
+from metta.train.parsing.problems import BrokenRule, raise_broken, shown
+from metta.train.parsing.schema import leaves_of
+from metta.train.parsing.values import is_nothing, plain_data, read_value
+from metta.train.parsing.yaml_text import read_yaml
 
 __all__ = ["SUITES", "SimulationConfig", "SimulationSuiteConfig", "find_suite", "read_suite"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, model_validator
 
-from metta.train.fields import (
+from metta.train.parsing.fields import (
     Count,
     Decay,
     Fraction,
@@ -22,7 +22,8 @@ from metta.train.fields import (
     Whole,
     config_class,
 )
-from metta.train.problems import raise_broken
+from metta.train.parsing.problems import raise_broken
+from metta.train.parsing.values import plain_data
 from metta.train.rules import group_rules
 from metta.train.run_config import (
     CheckpointConfig,
@@ -32,7 +33,6 @@ from metta.train.run_config import (
     SelfPlayConfig,
     WandbConfig,
 )
-from metta.train.values import plain_data
 
 if TYPE_CHECKING:
     from metta.train.presets import PRESETS as PRESETS
@@ -265,7 +265,7 @@ class TrainingConfig:
 
     def to_yaml(self, path: str | os.PathLike[str]) -> Path:
         """Write every setting to a file, whole or not at all."""
-        from metta.train.yaml_text import write_yaml  # only those who use it load yaml
+        from metta.train.parsing.yaml_text import write_yaml  # only those who use it load yaml
 
         return write_yaml(path, self.to_dict())
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from faults.training import EPOCHS, trainer_of
-from metta.loggers.event_log import read_events
-from metta.loggers.history import metric_rows
+from metta.loggers.events.history import metric_rows
+from metta.loggers.events.log import read_events
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = sorted((ROOT / "metta").rglob("*.py"))
@@ -23,10 +23,10 @@ WALL_CLOCKS = {
 """Functions that tell the time of day; however they are imported."""
 
 REASONS = {
-    ("metta/cli/run_summary.py", "time.time"): "is compared with the time of another computer's file",
-    ("metta/cli/train.py", "time.strftime"): "names a run",
-    ("metta/loggers/event_log.py", "time.time"): "dates an event",
-    ("metta/loggers/tensorboard.py", "time.time"): "dates an event",
+    ("metta/runs/summary.py", "time.time"): "is compared with the time of another computer's file",
+    ("metta/cli/training.py", "time.strftime"): "names a run",
+    ("metta/loggers/events/log.py", "time.time"): "dates an event",
+    ("metta/loggers/sinks/tensorboard.py", "time.time"): "dates an event",
     ("metta/store/run_directory.py", "datetime.datetime.now"): "dates a lock, for people",
 }  # fmt: skip
 

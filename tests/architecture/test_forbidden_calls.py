@@ -32,15 +32,15 @@ NAMES = {
 """Functions and classes that do; however they are imported, renamed or looked up."""
 
 REASONS = {
-    ("metta/envs/worker.py", "cloudpickle"): "a trainer and its own workers talk over their own pipe",
-    ("metta/rl/graph_cache.py", "pickle"): "a trainer and its own compiler talk over their own pipe",
-    ("metta/rl/graph_worker.py", "pickle"): "a trainer and its own compiler talk over their own pipe",
+    ("metta/envs/workers/worker.py", "cloudpickle"): "a trainer and its own workers, over their own pipe",
+    ("metta/rl/compiled/cache.py", "pickle"): "a trainer and its own compiler talk over their own pipe",
+    ("metta/rl/compiled/worker.py", "pickle"): "a trainer and its own compiler talk over their own pipe",
     ("metta/store/unpickling.py", "pickle"): "the name of an error, in the converter's own process",
     ("metta/store/unpickling.py", "torch.load"): "the converter's own process, when the user asks for it",
     ("metta/lazy.py", "importlib.import_module"): "metta's own modules, from tables in its source",
     ("metta/cli/main.py", "importlib.import_module"): "metta's own commands, from a table in its source",
     ("metta/envs/env_ids.py", "importlib.import_module"): "`module:` before an environment's id",
-    ("metta/store/export.py", "torch.export.load"): "the bytes that this process has just exported",
+    ("metta/store/exports/policy_export.py", "torch.export.load"): "bytes that this process exported",
     ("metta/testing/zygote.py", "importlib.import_module"): "what a test asks its own process to run",
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from metta.bench.jobs import collect, phases, step, telling, train
+from benchmarks.speed.jobs import collect, phases, step, telling, train
 
 SETTINGS = {
     "num_envs": 4,

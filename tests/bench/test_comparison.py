@@ -1,6 +1,6 @@
 import pytest
 
-from metta.bench.comparison import Comparison, compare_runs
+from benchmarks.speed.comparison import Comparison, compare_runs
 
 
 def test_the_ratio_is_the_median_of_pairs_when_the_machine_drifts() -> None:

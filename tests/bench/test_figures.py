@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from metta.bench.figures import draw_results
-from metta.bench.job_run import Run
-from metta.bench.session import Results
+from benchmarks.speed.figures import draw_results
+from benchmarks.speed.job_run import Run
+from benchmarks.speed.session import Results
 from metta.errors import MissingExtraError
 
 

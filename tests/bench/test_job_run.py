@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from metta.bench.job_run import Job, Run, read_line, run_job
-from metta.bench.steady_state import Point
+from benchmarks.speed.job_run import Job, Run, read_line, run_job
+from benchmarks.speed.steady_state import Point
 
 FAKE = """
 import sys, time

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from metta.bench import machine_use as module
-from metta.bench.machine_use import ProcessTree, machine_use, parse_machine_use, require_proc
+from benchmarks.speed import machine_use as module
+from benchmarks.speed.machine_use import ProcessTree, machine_use, parse_machine_use, require_proc
 from metta.errors import ConfigError
 
 RECORDED = """cpu  8000 200 1500 90000 300 40 60 700 500 20

@@ -1,6 +1,6 @@
-from metta.bench.job_run import Run
-from metta.bench.report import markdown_table
-from metta.bench.session import Results
+from benchmarks.speed.job_run import Run
+from benchmarks.speed.report import markdown_table
+from benchmarks.speed.session import Results
 
 
 def run_of(speed: float, cpu: float = 100.0, foreign: float = 0.0, **more: float) -> Run:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from metta.bench import session as module
-from metta.bench.job_run import Job, Run
-from metta.bench.session import BenchSession
+from benchmarks.speed import session as module
+from benchmarks.speed.job_run import Job, Run
+from benchmarks.speed.session import BenchSession
 
 NUMBERS = {"steps_per_second": 1000.0, "cpu_seconds_per_million": 100.0, "peak_mib": 300.0}
 FIRST, SECOND = Job("first", ()), Job("second", ())

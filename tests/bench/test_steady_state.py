@@ -1,6 +1,6 @@
 import pytest
 
-from metta.bench.steady_state import Point, Sample, steady_state
+from benchmarks.speed.steady_state import Point, Sample, steady_state
 
 POINTS = [Point(1000 * n, 10.0 + n) for n in range(1, 11)]
 """1000 steps each second, from second 11 to second 20."""

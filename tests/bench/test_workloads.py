@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.speed.job_commands import Selection, check_names, find_workload, jobs_of, with_rows
+from benchmarks.speed.peer_catalogue import PEERS, missing_modules, peer_script
+from benchmarks.speed.workloads import NATIVE_CARTPOLE, WORKLOADS
 from metta import bench
-from metta.bench.job_commands import Selection, check_names, find_workload, jobs_of, with_rows
-from metta.bench.peer_catalogue import PEERS, missing_modules, peer_script
-from metta.bench.workloads import NATIVE_CARTPOLE, WORKLOADS
 from metta.envs.env_ids import check_env_id
 from metta.errors import ConfigError
 from metta.train.layers import resolve
 
 SCRIPTS = {
-    "metta.bench.peers.job_settings": (),
-    "metta.bench.peers.step_gymnasium": ("gymnasium",),
-    "metta.bench.peers.train_jax": ("jax",),
-    "metta.bench.peers.train_plain": ("plain",),
-    "metta.bench.peers.train_rllib": ("rllib",),
-    "metta.bench.peers.train_sample_factory": ("sample-factory",),
-    "metta.bench.peers.train_sb3": ("sb3",),
-    "metta.bench.peers.train_sbx": ("sbx",),
-    "metta.bench.peers.train_skrl": ("skrl",),
-    "metta.bench.peers.train_tianshou": ("tianshou",),
-    "metta.bench.peers.train_torchrl": ("torchrl",),
+    "benchmarks.speed.peers.job_settings": (),
+    "benchmarks.speed.peers.step_gymnasium": ("gymnasium",),
+    "benchmarks.speed.peers.train_jax": ("jax",),
+    "benchmarks.speed.peers.train_plain": ("plain",),
+    "benchmarks.speed.peers.train_rllib": ("rllib",),
+    "benchmarks.speed.peers.train_sample_factory": ("sample-factory",),
+    "benchmarks.speed.peers.train_sb3": ("sb3",),
+    "benchmarks.speed.peers.train_sbx": ("sbx",),
+    "benchmarks.speed.peers.train_skrl": ("skrl",),
+    "benchmarks.speed.peers.train_tianshou": ("tianshou",),
+    "benchmarks.speed.peers.train_torchrl": ("torchrl",),
 }
 """Every file in the folder of peers, and whose it is."""
 FOLDER = Path(bench.__file__).parent / "peers"
@@ -43,7 +43,7 @@ def imports_of(script: Path) -> set[str]:
 
 
 def test_every_script_belongs_to_a_peer_when_it_is_in_the_folder() -> None:
-    assert {f"metta.bench.peers.{path.stem}" for path in FOLDER.glob("*.py")} == SCRIPTS.keys()
+    assert {f"benchmarks.speed.peers.{path.stem}" for path in FOLDER.glob("*.py")} == SCRIPTS.keys()
     owners = {peer for peers in SCRIPTS.values() for peer in peers}
     assert owners == PEERS.keys() - {"cleanrl"}
     for name, peers in SCRIPTS.items():
@@ -98,7 +98,7 @@ def test_a_line_says_how_to_install_when_a_peer_cannot_be_imported() -> None:
 def test_metta_itself_is_left_out_when_it_needs_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("metta.bench.job_commands.missing_modules", lambda _, modules: modules)
+    monkeypatch.setattr("benchmarks.speed.job_commands.missing_modules", lambda _, modules: modules)
     jobs, left_out = jobs_and_lines("w3", peers=[])
     assert jobs == {}
     assert "-m pip install ale-py, or name another Python: --python metta=PATH" in left_out[0]
@@ -108,7 +108,7 @@ def test_only_metta_runs_when_no_peer_is_wanted() -> None:
     jobs, left_out = jobs_and_lines("w1", peers=[])
     assert jobs.keys() == {"metta", "metta-eager"}
     assert left_out == []
-    assert jobs["metta"][:3] == (sys.executable, "-m", "metta.bench.jobs.train")
+    assert jobs["metta"][:3] == (sys.executable, "-m", "benchmarks.speed.jobs.train")
 
 
 def test_one_row_runs_when_only_it_is_wanted() -> None:
@@ -152,7 +152,7 @@ def test_cleanrl_runs_its_own_script_when_its_folder_is_given(tmp_path: Path) ->
 def test_cleanrl_hears_the_settings_when_it_can_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metta.bench.job_commands.missing_modules", lambda *_: ())
+    monkeypatch.setattr("benchmarks.speed.job_commands.missing_modules", lambda *_: ())
     (tmp_path / "ppo.py").touch()
     jobs, _ = jobs_of(find_workload("w1"), Selection(peers=["cleanrl-1thread"], cleanrl=tmp_path))
     job = jobs[-1]

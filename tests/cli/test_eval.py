@@ -11,17 +11,16 @@ import pytest
 
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
-from metta.cli import eval_command
-from metta.cli.main import COMMANDS, main
+from metta.cli.main import main
 from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv
-from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.sim import run_episodes
-from metta.store.checkpoint_files import write_checkpoint
+from metta.store.checkpoints.files import write_checkpoint
 from metta.store.policy_store import PolicyStore, spaces_of
+from metta.train.parsing.yaml_text import write_yaml
 from metta.train.settings import apply_settings
 from metta.train.train_config import AgentConfig, EvaluationConfig, TrainingConfig
-from metta.train.yaml_text import write_yaml
 
 AGENT = AgentConfig(hidden_size=8)
 
@@ -205,7 +204,3 @@ def test_missing_episodes_are_shown_when_a_time_limit_ended_a_simulation(
     lines = told.out.splitlines()
     assert "1 of 3 episodes are missing" in told.err
     assert [line.split()[-2:] for line in lines[1:]] == [["1", "missing"]] * 2
-
-
-def test_the_command_is_the_one_of_the_table_when_it_is_called() -> None:
-    assert COMMANDS["eval"].module == eval_command.__name__

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from metta.agent.factory import make_policy
-from metta.cli.inspect_command import configure
-from metta.cli.inspection import find_thing, inspect_thing
+from metta.cli.commands.inspect import configure
 from metta.cli.main import main
 from metta.envs.toy import CorridorEnv
 from metta.files import sha256_of
-from metta.store.checkpoint_files import write_checkpoint
-from metta.store.checkpoint_manifest import sealed
+from metta.runs.inspection import find_thing, inspect_thing
+from metta.store.checkpoints.files import write_checkpoint
+from metta.store.checkpoints.manifest import sealed
 from metta.store.policy_store import PolicyStore, spaces_of
 from metta.train.train_config import AgentConfig, TrainingConfig
 

@@ -14,9 +14,9 @@ import pytest
 
 from metta.cli.lost_console import surviving_a_lost_console
 from metta.cli.main import main
-from metta.loggers.event_log import read_events
-from metta.loggers.history import metric_rows
-from metta.store.checkpoint_files import read_newest_checkpoint
+from metta.loggers.events.history import metric_rows
+from metta.loggers.events.log import read_events
+from metta.store.checkpoints.files import read_newest_checkpoint
 from metta.testing.zygote import Child, Zygote
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ def test_the_exit_code_is_129_when_the_terminal_is_closed_before_training(
         os.kill(os.getpid(), signal.SIGHUP)
         raise AssertionError("nothing happened")
 
-    monkeypatch.setattr("metta.cli.train.train", closed)
+    monkeypatch.setattr("metta.cli.training.train", closed)
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         assert main(["train", "CartPole-v1", "--output", str(tmp_path)]) == 129

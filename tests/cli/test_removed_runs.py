@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from metta.loggers.event_log import read_events
-from metta.loggers.history import metric_rows
-from metta.store.checkpoint_files import checkpoint_folders, read_newest_checkpoint
+from metta.loggers.events.history import metric_rows
+from metta.loggers.events.log import read_events
+from metta.store.checkpoints.files import checkpoint_folders, read_newest_checkpoint
 
 SETTINGS = ("num_envs=2", "horizon=8", "hidden_size=8", "update_epochs=1", "eval_episodes=0")
 WAIT_SECONDS = 240.0

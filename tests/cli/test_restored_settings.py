@@ -13,7 +13,7 @@ import pytest
 from metta.cli.main import main
 from metta.errors import MettaWarning
 from metta.rl.trainer import train
-from metta.store.checkpoint_files import list_checkpoints
+from metta.store.checkpoints.files import list_checkpoints
 from metta.train.train_config import TrainingConfig
 
 pytestmark = pytest.mark.filterwarnings("always::metta.errors.MettaWarning")
@@ -185,7 +185,7 @@ def test_python_replaces_an_edited_config_with_a_warning(run: Path) -> None:
 
 
 def test_a_run_of_an_older_version_resumes_by_its_files(run: Path) -> None:
-    from metta.store.checkpoint_manifest import manifest_of
+    from metta.store.checkpoints.manifest import manifest_of
 
     for folder in (run / "checkpoints").glob("epoch_*"):
         tree = json.loads((folder / "state.json").read_text())

@@ -13,7 +13,7 @@ import pytest
 
 from metta.cli.main import main
 from metta.loggers import read_events
-from metta.loggers.history import metric_rows
+from metta.loggers.events.history import metric_rows
 from metta.store.policy_store import PolicyStore
 
 EPOCHS = 4

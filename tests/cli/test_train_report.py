@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from metta.cli.main import main
-from metta.cli.train import learning_curve
+from metta.cli.training import learning_curve
 from metta.loggers import EventLog
-from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 
 SMALL = ["num_envs=2", "n_steps=8", "n_epochs=1", "num_minibatches=1", "hidden_size=8"]
 

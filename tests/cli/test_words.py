@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from metta.cli.words import join_dotted, resolve_words, sort_words
+from metta.cli.arguments import join_dotted, resolve_words, sort_words
 from metta.errors import ConfigError
 from metta.train.settings import ALIASES, setting_paths
 

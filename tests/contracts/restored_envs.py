@@ -17,7 +17,7 @@ from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, Reco
 from safetensors.torch import load_file, save_file
 
 from metta.envs import MultiprocessVecEnv, SerialVecEnv
-from metta.envs.random_actions import draw_action
+from metta.envs.rows.random_actions import draw_action
 from metta.envs.toy import MaskedCorridorEnv, NestedEnv
 from metta.envs.vec_env import RestorableVecEnv, StepResult
 from metta.store.state_tree import pack_state, unpack_state

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from torch import Tensor
 from torch import distributions as td
 
-from metta.agent.action_spec import ActionSpec, action_spec_of, draw_noise
-from metta.agent.gaussian import SquashedBoxSpec
+from metta.agent.actions.action_spec import ActionSpec, action_spec_of, draw_noise
+from metta.agent.actions.gaussian import SquashedBoxSpec
 from metta.errors import NonFiniteError
 
 Distribution = Callable[[Tensor], td.Distribution]

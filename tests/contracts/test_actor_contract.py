@@ -10,8 +10,8 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional
 
-from metta.agent.action_spec import draw_noise
-from metta.agent.actors import (
+from metta.agent.actions.action_spec import draw_noise
+from metta.agent.actors.actor import (
     Actor,
     CActor,
     EagerActor,
@@ -20,7 +20,7 @@ from metta.agent.actors import (
     check_actor,
     make_actor,
 )
-from metta.agent.c_program import native_available
+from metta.agent.actors.c_program import native_available
 from metta.agent.factory import make_policy
 from metta.agent.output import State
 from metta.agent.policy import Policy

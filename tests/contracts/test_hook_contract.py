@@ -11,10 +11,10 @@ from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.errors import HookError, MettaWarning
 from metta.loggers import CsvSink, EventLog, StatsClient, StatsLogger
-from metta.rl.checkpointer import CheckpointManager
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks import CheckpointHook, EvaluationHook, MetricsHook, TrainerHook
 from metta.rl.hooks.base import EVENTS
+from metta.rl.resume.checkpointer import CheckpointManager
 from metta.train.settings import apply_settings
 from metta.train.train_config import EvaluationConfig, LoggingConfig, TrainingConfig
 

@@ -20,7 +20,7 @@ from gymnasium.wrappers import TimeLimit
 
 from metta.envs import MultiprocessVecEnv, NativeVecEnv, SerialVecEnv, StepResult, VecEnv
 from metta.envs.cartpole import CartPoleVecEnv
-from metta.envs.row_spec import episode_seed
+from metta.envs.rows.row_spec import episode_seed
 from metta.envs.toy import (
     BufferReuseEnv,
     ContinuousTargetEnv,

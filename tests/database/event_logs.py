@@ -14,7 +14,7 @@ from metta.database import Ingester, StatsReader
 from metta.database.connection import database_url
 from metta.database.schema import METADATA, VIEWS, runs
 from metta.loggers import EventLog, StatsClient, StatsLogger
-from metta.loggers.history import metric_rows
+from metta.loggers.events.history import metric_rows
 from metta.loggers.sink import MetricRow
 
 NUM_METRICS = 6

@@ -7,7 +7,7 @@ import pytest
 
 from metta.database.event_rows import rows_of
 from metta.loggers import Event
-from metta.loggers.event_lines import parse_event
+from metta.loggers.events.lines import parse_event
 
 
 def event_of(kind: str, payload: dict[str, Any], **changes: Any) -> Event:

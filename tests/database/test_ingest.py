@@ -15,7 +15,7 @@ from metta.database import Ingester, StatsReader, log_reader
 from metta.database.queries import metric_rows_of
 from metta.errors import DatabaseError, EventLogError
 from metta.loggers import EventLog, StatsClient, read_events
-from metta.loggers.history import metric_rows
+from metta.loggers.events.history import metric_rows
 
 
 @pytest.fixture

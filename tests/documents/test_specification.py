@@ -27,7 +27,7 @@ from metta.curriculum import Curriculum
 from metta.envs.factory import make_vec_env
 from metta.rl.functional_trainer import default_training_step, maybe_save_policy
 from metta.rl.hooks.base import EVENTS, TrainerHook
-from metta.rl.optimizer import make_optimizer
+from metta.rl.learn.optimizer import make_optimizer
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.training_components import make_experience
 from metta.rl.training_state import TrainerState

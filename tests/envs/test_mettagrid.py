@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from metta.envs import make_vec_env
-from metta.envs.agents_vec_env import AgentsVecEnv
+from metta.envs.agents.agents_vec_env import AgentsVecEnv
+from metta.envs.agents.mettagrid_env import WORLDS, MettaGridEnv, TokenGrid, arena_small
 from metta.envs.env_ids import check_env_id
-from metta.envs.mettagrid_env import WORLDS, MettaGridEnv, TokenGrid, arena_small
 from metta.errors import EnvError, MissingExtraError
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.stateful import digest_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metta.rl.replay_file import load_replay
+from metta.replays.file import load_replay
 
 FOLDER = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.name for path in FOLDER.glob("*.py"))

@@ -13,9 +13,9 @@ from metta import PPOTrainer
 from metta.cli.main import main
 from metta.loggers import read_events
 from metta.rl.hooks.base import EVENTS
-from metta.store.checkpoint_files import MANIFEST_FILE, POLICY_FILE, TENSOR_FILE, TREE_FILE
+from metta.store.checkpoints.files import MANIFEST_FILE, POLICY_FILE, TENSOR_FILE, TREE_FILE
 from metta.store.run_directory import RunDirectory
-from metta.train.schema import setting_values
+from metta.train.parsing.schema import setting_values
 from metta.train.settings import setting_paths
 from metta.train.train_config import TrainingConfig
 

@@ -13,7 +13,7 @@ from faults.bad_number_sites import EPOCHS, SITES
 from faults.training import trainer_of
 from faults.trial import OK, Trial
 from metta.loggers.sink import MetricRow
-from metta.store.checkpoint_files import list_checkpoints, read_checkpoint
+from metta.store.checkpoints.files import list_checkpoints, read_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from faults.damaged_runs import trials, verdict
 from faults.run_damage import Damage, all_damages
 from faults.trial import OK
-from metta.train.schema import leaves_of
+from metta.train.parsing.schema import leaves_of
 from metta.train.train_config import TrainingConfig
 
 COUNT = 12

@@ -7,7 +7,7 @@ import pytest
 from faults import planted_code
 from faults.second_user import can_change_user
 from faults.trial import OK
-from metta.rl.graph_cache import compiler_name
+from metta.rl.compiled.cache import compiler_name
 
 
 def test_no_module_of_a_run_folder_runs_when_it_is_resumed_from_inside(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from faults.power_loss import SCENES, Scene, look_at, possible_states, readably_
 from faults.trial import OK
 from metta import files
 from metta.files import TEMPORARY
-from metta.store import checkpoint_files, retention
+from metta.store.checkpoints import files as checkpoint_files
+from metta.store.checkpoints import retention
 
 SAVE, FAILED, FIRST, NEW_FILE, OLD_FILE = SCENES
 

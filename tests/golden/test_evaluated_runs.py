@@ -17,7 +17,7 @@ from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks import EvaluationHook, TrainerHook
 from metta.rl.training_state import TrainerState
 from metta.stateful import digest_of
-from metta.store.late_scores import read_late_scores
+from metta.store.checkpoints.late_scores import read_late_scores
 from metta.store.policy_store import PolicyStore
 from metta.testing.digests import NAMES_FILES, DigestHook, read_digests
 from metta.train.settings import apply_settings

@@ -8,9 +8,9 @@ import pytest
 
 from metta.curriculum import Curriculum
 from metta.loggers import StatsLogger
-from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks import CheckpointHook, EvaluationHook, MetricsHook, TrainerHook
+from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.train.settings import apply_settings
 from metta.train.train_config import EvaluationConfig, TrainingConfig
 

@@ -9,8 +9,8 @@ import pytest
 
 from metta.errors import EventLogError, MettaWarning, UnsafeFileError
 from metta.loggers import CsvSink, EventLog, MetricRow, StatsLogger
-from metta.loggers.event_log import LogMark, read_events
-from metta.loggers.history import LogTail
+from metta.loggers.events.history import LogTail
+from metta.loggers.events.log import LogMark, read_events
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from metta.loggers import (
     open_wandb_run,
     read_events,
 )
-from metta.loggers.plain_json import to_json
+from metta.loggers.events.plain_json import to_json
 from metta.train.run_config import WandbConfig
 
 SECRET = "s3cret \"välue\" 'x'"

@@ -9,8 +9,9 @@ import pytest
 from sink_cases import BlockedSink, FakeRun, MemorySink
 
 from metta.errors import ConfigError, MettaWarning
-from metta.loggers import CsvSink, EventLog, StatsLogger, read_events, sink_worker
-from metta.loggers.sink_worker import SinkWorker
+from metta.loggers import CsvSink, EventLog, StatsLogger, read_events
+from metta.loggers.sinks import sink_worker
+from metta.loggers.sinks.sink_worker import SinkWorker
 
 
 @pytest.fixture

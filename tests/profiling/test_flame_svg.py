@@ -10,8 +10,8 @@ from metta.profiling.stack_sampler import StackSampler
 
 SVG = "{http://www.w3.org/2000/svg}"
 STACKS = {
-    ("metta.rl.loop:run", "metta.rl.ppo:update"): 60,
-    ("metta.rl.loop:run", "metta.rl.collector:collect", "torch:tanh<T>"): 30,
+    ("metta.rl.loop:run", "metta.rl.learn.ppo:update"): 60,
+    ("metta.rl.loop:run", "metta.rl.collect.collector:collect", "torch:tanh<T>"): 30,
     ("metta.rl.loop:run",): 10,
 }
 
@@ -32,15 +32,15 @@ def test_widths_are_shares_when_stacks_are_drawn() -> None:
     boxes = boxes_of(flame_graph(STACKS, "a & b"))
     assert boxes["all"][2] == 1200.0
     assert boxes["metta.rl.loop:run"][2] == 1200.0
-    assert boxes["metta.rl.ppo:update"][2] == 720.0
-    assert boxes["metta.rl.collector:collect"][2] == 360.0
+    assert boxes["metta.rl.learn.ppo:update"][2] == 720.0
+    assert boxes["metta.rl.collect.collector:collect"][2] == 360.0
     assert boxes["torch:tanh<T>"] == (720.0, boxes["all"][1] + 3 * 18, 360.0)
 
 
 def test_a_frame_stands_below_its_caller_when_it_was_called() -> None:
     boxes = boxes_of(flame_graph(STACKS, "x"))
-    assert boxes["metta.rl.collector:collect"][0] == boxes["metta.rl.ppo:update"][2]
-    assert boxes["metta.rl.ppo:update"][1] == boxes["metta.rl.loop:run"][1] + 18
+    assert boxes["metta.rl.collect.collector:collect"][0] == boxes["metta.rl.learn.ppo:update"][2]
+    assert boxes["metta.rl.learn.ppo:update"][1] == boxes["metta.rl.loop:run"][1] + 18
 
 
 def test_names_are_escaped_and_shares_told_when_they_are_shown() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from metta import PPOTrainer
-from metta.agent.c_program import native_available
+from metta.agent.actors.c_program import native_available
 
 SMALL: dict[str, Any] = {"num_envs": 4, "n_steps": 8, "n_epochs": 2, "hidden_size": 8}
 RUNS = [

@@ -54,7 +54,7 @@ def test_no_store_logger_or_hook_is_loaded_when_the_loop_is_imported() -> None:
     unwanted = (
         "metta.store", "metta.loggers", "wandb", "ray", "tensorboard", "rich", "psutil",
         "metta.rl.hooks.checkpoint", "metta.rl.hooks.metrics", "metta.rl.hooks.evaluation",
-        "metta.rl.checkpointer", "metta.rl.evaluator", "metta.rl.stats",
+        "metta.rl.resume.checkpointer", "metta.rl.evaluate.evaluator", "metta.rl.stats",
     )  # fmt: skip
     assert [name for name in loaded if name.startswith(unwanted)] == []
     assert "metta.rl.hooks.registry" in loaded

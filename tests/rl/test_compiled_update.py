@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from metta.errors import DriverError, InexactResumeError
-from metta.rl import graph_cache
-from metta.rl.custom_losses import CustomLoss
-from metta.rl.drivers import EagerDriver, make_driver
-from metta.rl.graph_cache import cache_folder, compile_graph, compiler_name
-from metta.rl.graph_trace import trace
+from metta.rl.compiled import cache as graph_cache
+from metta.rl.compiled.cache import cache_folder, compile_graph, compiler_name
+from metta.rl.compiled.choice import make_driver
+from metta.rl.compiled.trace import trace
+from metta.rl.learn.custom_losses import CustomLoss
+from metta.rl.learn.driver import EagerDriver
 from metta.rl.ppo_trainer import PPOTrainer
 from tests.rl.update_cases import CASES, OwnNetwork, smooth
 

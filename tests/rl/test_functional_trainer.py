@@ -21,7 +21,7 @@ from metta.rl.functional_trainer import (
 from metta.rl.training_components import make_experience
 from metta.rl.training_state import PolicyTracker, TrainerState
 from metta.sim.scores import EvalRewardSummary
-from metta.store.checkpoint_files import list_checkpoints
+from metta.store.checkpoints.files import list_checkpoints
 from metta.store.policy_store import PolicyStore
 from metta.timing import Stopwatch
 from metta.train.train_config import CheckpointConfig, PPOConfig, RolloutConfig, TrainerConfig

@@ -7,20 +7,20 @@ import pytest
 import torch
 
 from metta import PPOTrainer
-from metta.agent.c_program import native_available as actors_available
+from metta.agent.actors.c_program import native_available as actors_available
 from metta.agent.factory import make_policy
 from metta.curriculum import Curriculum
+from metta.envs.backends.wrapper import VecEnvWrapper
 from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.cartpole import native_available as carts_available
 from metta.envs.factory import make_vec_env
 from metta.envs.grid import GridVecEnv
 from metta.envs.grid import native_available as grid_available
 from metta.envs.vec_env import FusedVecEnv, RolloutArrays, VecEnv, fused_env_of
-from metta.envs.vec_env_wrapper import VecEnvWrapper
 from metta.errors import EnvError
-from metta.rl.collector import RolloutCollector
-from metta.rl.experience import RolloutBuffer
-from metta.rl.update_report import LOSS_NAMES
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.collector import RolloutCollector
+from metta.rl.learn.update_log import LOSS_NAMES
 from metta.train.train_config import AgentConfig, CurriculumConfig
 
 pytestmark = pytest.mark.skipif(

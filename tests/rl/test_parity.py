@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env
-from metta.rl.collector import RolloutCollector
-from metta.rl.experience import RolloutBuffer
-from metta.rl.optimizer import make_optimizer
-from metta.rl.ppo import PPOOptimizer
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.collector import RolloutCollector
+from metta.rl.learn.optimizer import make_optimizer
+from metta.rl.learn.ppo import PPOOptimizer
 from metta.seeding import numpy_generator
 from metta.train.train_config import OptimizerConfig, PPOConfig
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from metta import PPOTrainer
-from metta.rl.graph_cache import compiler_name
-from metta.rl.optimizer import AdamState, FlatAdam
+from metta.rl.compiled.cache import compiler_name
+from metta.rl.learn.optimizer import AdamState, FlatAdam
 
 pytestmark = [
     pytest.mark.slow,

@@ -30,8 +30,8 @@ from metta.envs.toy import (
     NestedEnv,
 )
 from metta.errors import ConfigError, MettaWarning, PolicyError, RolloutError
-from metta.rl.custom_losses import CustomLoss
-from metta.rl.update_report import LOSS_NAMES
+from metta.rl.learn.custom_losses import CustomLoss
+from metta.rl.learn.update_log import LOSS_NAMES
 from metta.stateful import digest_of
 from metta.train.train_config import AgentConfig, TrainingConfig
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env
-from metta.rl.collector import RolloutCollector
-from metta.rl.experience import RolloutBuffer
-from metta.rl.rollout_data import STATE_PREFIX, cut_minibatch, num_items
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.collector import RolloutCollector
+from metta.rl.collect.rollout_data import STATE_PREFIX
+from metta.rl.learn.minibatch import cut_minibatch, num_items
 from metta.spaces import MASK_KEY
 from metta.train.train_config import AgentConfig
 

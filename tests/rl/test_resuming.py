@@ -14,10 +14,10 @@ from metta.envs.toy import CorridorEnv
 from metta.errors import CheckpointError, ConfigError, HookError, MettaWarning, StateError
 from metta.loggers import read_events
 from metta.rl.clean_trainer import Trainer
-from metta.rl.custom_losses import CustomLoss
 from metta.rl.functional_trainer import functional_training_loop
+from metta.rl.learn.custom_losses import CustomLoss
 from metta.rl.trainer import MettaTrainer, train
-from metta.store.checkpoint_files import list_checkpoints
+from metta.store.checkpoints.files import list_checkpoints
 from metta.store.policy_store import PolicyStore
 from metta.train.changes import MAY_CHANGE, check_changes, plain_settings
 from metta.train.settings import apply_settings, setting_paths

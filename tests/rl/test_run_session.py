@@ -9,9 +9,9 @@ import pytest
 from metta.curriculum import Curriculum
 from metta.errors import ConfigError, RunLockedError
 from metta.loggers import StatsLogger
-from metta.rl.checkpointer import TrainingCheckpointer
 from metta.rl.ppo_trainer import PPOTrainer
-from metta.rl.run_session import RunSession, build_hooks
+from metta.rl.resume.checkpointer import TrainingCheckpointer
+from metta.rl.session import RunSession, build_hooks
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 

@@ -9,7 +9,7 @@ import torch
 from metta.errors import CheckpointError, ConfigError, RunLockedError
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.ppo_trainer import PPOTrainer
-from metta.store.checkpoint_files import list_checkpoints
+from metta.store.checkpoints.files import list_checkpoints
 
 SETTINGS: dict[str, Any] = {
     "num_envs": 4,

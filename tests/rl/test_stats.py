@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from metta.rl.optimizer import FlatAdam
+from metta.rl.learn.optimizer import FlatAdam
 from metta.rl.stats import (
     Span,
     compute_grad_stats,

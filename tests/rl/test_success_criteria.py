@@ -15,14 +15,14 @@ from metta.curriculum import Curriculum
 from metta.database import Ingester, StatsReader
 from metta.envs.toy import CorridorEnv
 from metta.loggers import EventLog, StatsClient, close_wandb_run, open_wandb_run, read_events
-from metta.rl.checkpointer import CheckpointManager
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks import CheckpointHook, EvaluationHook, MetricsHook, TrainerHook
 from metta.rl.hooks.base import EVENTS
 from metta.rl.hooks.registry import HookRegistry
+from metta.rl.resume.checkpointer import CheckpointManager
 from metta.rl.trainer import MettaTrainer, train
 from metta.rl.training_state import TrainerState
-from metta.store.checkpoint_files import list_checkpoints
+from metta.store.checkpoints.files import list_checkpoints
 from metta.timing import Stopwatch
 from metta.train.settings import apply_settings
 from metta.train.train_config import EvaluationConfig, TrainingConfig, WandbConfig

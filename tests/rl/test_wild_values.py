@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metta.errors import MettaWarning
-from metta.rl.update_report import RareWarning
+from metta.rl.learn.update_log import RareWarning
 from metta.store.policy_store import PolicyStore
 
 ENV = '''

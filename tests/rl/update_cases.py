@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env
-from metta.rl.collector import RolloutCollector
-from metta.rl.custom_losses import CustomLoss
-from metta.rl.drivers import Driver
-from metta.rl.experience import RolloutBuffer
-from metta.rl.graph_trace import TracedGraph
-from metta.rl.optimizer import make_optimizer
-from metta.rl.ppo import PPOOptimizer
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.collector import RolloutCollector
+from metta.rl.compiled.trace import TracedGraph
+from metta.rl.learn.custom_losses import CustomLoss
+from metta.rl.learn.driver import Driver
+from metta.rl.learn.optimizer import make_optimizer
+from metta.rl.learn.ppo import PPOOptimizer
 from metta.train.train_config import AgentConfig, OptimizerConfig, PPOConfig
 
 HORIZON, ROWS = 16, 4

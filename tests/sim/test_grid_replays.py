@@ -10,10 +10,10 @@ from metta.envs.factory import make_vec_env, row_seeds
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
 from metta.envs.grid.render import WorldView, draw_rgb, draw_text
 from metta.errors import ConfigError
+from metta.replays.capture import GridScene
+from metta.replays.change_lists import encode_track
+from metta.replays.replay import Replay, ReplayInfo
 from metta.seeding import numpy_generator
-from metta.sim.capture import GridScene
-from metta.sim.change_lists import encode_track
-from metta.sim.replay import Replay, ReplayInfo
 
 NAMES = sorted(TASKS)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env, row_seeds
-from metta.envs.row_spec import episode_seed
+from metta.envs.rows.row_spec import episode_seed
 from metta.envs.toy import (
     ContinuousTargetEnv,
     CorridorEnv,

@@ -9,7 +9,7 @@ import pytest
 from metta.agent.factory import make_policy
 from metta.envs.factory import make_vec_env, row_seeds
 from metta.envs.grid import TASKS, GridVecEnv
-from metta.envs.row_spec import episode_seed
+from metta.envs.rows.row_spec import episode_seed
 from metta.errors import ConfigError
 from metta.sim import EpisodeScores, run_episodes
 from metta.sim.players import judged_agents

@@ -21,10 +21,10 @@ from metta.agent.policy_record import PolicyRecord
 from metta.envs.toy import CorridorEnv
 from metta.errors import EnvError, NonFiniteError, PolicyError, SpaceError
 from metta.files import sha256_of
-from metta.store import rebuilding
-from metta.store.checkpoint_files import write_checkpoint
+from metta.store.checkpoints.files import write_checkpoint
 from metta.store.loaded_policy import LoadedPolicy, load_policy
-from metta.store.policy_file import read_weights, save_policy
+from metta.store.policies import rebuilding
+from metta.store.policies.file import read_weights, save_policy
 from metta.train.train_config import AgentConfig
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,))

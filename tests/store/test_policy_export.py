@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.errors import ConfigError, MissingExtraError, NonFiniteError, PolicyError
-from metta.store import export as export_module
-from metta.store import export_check, export_graph
-from metta.store.export import FORMATS, export_policy
-from metta.store.export_check import check_exported, example_inputs
-from metta.store.export_graph import PolicyGraph, env_units
+from metta.store.exports import check as export_check
+from metta.store.exports import graph as export_graph
+from metta.store.exports import policy_export as export_module
+from metta.store.exports.check import check_exported, example_inputs
+from metta.store.exports.graph import PolicyGraph, env_units
+from metta.store.exports.policy_export import FORMATS, export_policy
 from metta.train.train_config import AgentConfig
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,))
@@ -248,7 +249,7 @@ def test_the_file_says_whose_policy_it_is_when_torch_wrote_it(tmp_path: Path) ->
         about = json.loads(archive.read(name))
         texts = [archive.read(entry) for entry in archive.namelist()]
     assert about["policy_hash"] == policy.parameter_hash()
-    source = str(Path(export_graph.__file__).parents[1]).encode()
+    source = str(Path(export_graph.__file__).parents[2]).encode()
     assert not any(source in text for text in texts)  # no paths of the machine that exported it
 
 
@@ -265,7 +266,7 @@ def test_the_file_says_whose_policy_it_is_when_onnx_wrote_it(tmp_path: Path) -> 
     assert [value.name for value in model.graph.input] == ["obs", "state/hidden", "starts"]
     rows = {value.type.tensor_type.shape.dim[0].dim_param for value in model.graph.input}
     assert rows == {"batch"}
-    assert str(Path(export_graph.__file__).parents[1]).encode() not in path.read_bytes()
+    assert str(Path(export_graph.__file__).parents[2]).encode() not in path.read_bytes()
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])

@@ -15,8 +15,8 @@ from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv
 from metta.errors import CheckpointError, ConfigError, EnvError, PolicyError
 from metta.files import sha256_of
-from metta.store.checkpoint_files import write_checkpoint
-from metta.store.policy_file import save_policy
+from metta.store.checkpoints.files import write_checkpoint
+from metta.store.policies.file import save_policy
 from metta.store.policy_store import PolicyStore, spaces_of
 from metta.store.rollout_file import save_rollout
 from metta.train.train_config import AgentConfig

@@ -14,7 +14,7 @@ from metta.agent.factory import make_policy
 from metta.envs.toy import CorridorEnv
 from metta.errors import MissingExtraError, PolicyError
 from metta.store import wandb_artifacts
-from metta.store.policy_file import save_policy
+from metta.store.policies.file import save_policy
 from metta.store.policy_store import PolicyStore, spaces_of
 from metta.store.wandb_artifacts import default_cache, download_policy, open_api
 from metta.train.train_config import AgentConfig

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from metta.errors import ConfigError
 from metta.train.layers import resolve
-from metta.train.schema import Leaf, groups_of, leaves_of
+from metta.train.parsing.schema import Leaf, groups_of, leaves_of
+from metta.train.parsing.yaml_text import dump_yaml
 from metta.train.settings import ALIASES, build_config, setting_paths
 from metta.train.train_config import TrainingConfig
-from metta.train.yaml_text import dump_yaml
 
 LEAVES, GROUPS = leaves_of(TrainingConfig), groups_of(TrainingConfig)
 MANY = settings(max_examples=250, suppress_health_check=list(HealthCheck))

@@ -7,7 +7,7 @@ import pytest
 from metta.errors import ConfigError
 from metta.files import sha256_of
 from metta.train.layers import resolve
-from metta.train.origins import COMMAND_LINE, Origin
+from metta.train.parsing.origins import COMMAND_LINE, Origin
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 

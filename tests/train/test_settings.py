@@ -5,7 +5,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from metta.errors import ConfigError
-from metta.train.problems import explain
+from metta.train.parsing.problems import explain
 from metta.train.settings import (
     ALIASES,
     apply_settings,

@@ -6,6 +6,7 @@ import gymnasium
 import pytest
 
 from metta.errors import ConfigError
+from metta.train.parsing.yaml_text import write_yaml
 from metta.train.sim_config import (
     SUITES,
     SimulationConfig,
@@ -13,7 +14,6 @@ from metta.train.sim_config import (
     find_suite,
     read_suite,
 )
-from metta.train.yaml_text import write_yaml
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import metta
 from metta.errors import ConfigError
 from metta.train import train_config
-from metta.train.fields import Count, Name, config_class
+from metta.train.parsing.fields import Count, Name, config_class
 from metta.train.train_config import (
     AgentConfig,
     NumericsConfig,

@@ -9,8 +9,8 @@ from gymnasium import spaces
 from metta.envs.call_order import CallOrder, check_actions, check_reset
 from metta.envs.cartpole.carts import NUM_ACTIONS, Carts
 from metta.envs.cartpole.numpy_kernels import FARTHEST, STEEPEST
-from metta.envs.row_arrays import RowArrays
-from metta.envs.saved_envs import load_arrays, promise_of_arrays, state_of_arrays
+from metta.envs.restore.saved_envs import load_arrays, promise_of_arrays, state_of_arrays
+from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,

@@ -8,8 +8,8 @@ from typing import Annotated
 from annotated_types import Ge, Le
 from pydantic import model_validator
 
-from metta.train.fields import config_class
-from metta.train.problems import BrokenRule, raise_broken
+from metta.train.parsing.fields import config_class
+from metta.train.parsing.problems import BrokenRule, raise_broken
 
 __all__ = ["TASKS", "GridWorldConfig"]
 

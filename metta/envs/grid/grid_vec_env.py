@@ -12,8 +12,8 @@ from metta.envs.grid.config import GridWorldConfig
 from metta.envs.grid.layout import COUNT_NAMES, NUM_ACTIONS
 from metta.envs.grid.render import WorldView
 from metta.envs.grid.worlds import GridWorlds
-from metta.envs.row_arrays import RowArrays
-from metta.envs.saved_envs import load_arrays, promise_of_arrays, state_of_arrays
+from metta.envs.restore.saved_envs import load_arrays, promise_of_arrays, state_of_arrays
+from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,

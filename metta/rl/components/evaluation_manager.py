@@ -3,7 +3,7 @@
 import os
 
 from metta.agent.policy import Policy
-from metta.rl.evaluator import PolicyEvaluator, Recorded
+from metta.rl.evaluate.evaluator import PolicyEvaluator, Recorded
 from metta.rl.training_state import TrainerState
 from metta.sim.episode_scores import EpisodeScores
 from metta.sim.scores import EvalRewardSummary

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from metta.errors import StateError
-from metta.rl.optimizer import make_optimizer
+from metta.rl.learn.optimizer import make_optimizer
 from metta.train.train_config import OptimizerConfig
 
 __all__ = ["OptimizerManager"]

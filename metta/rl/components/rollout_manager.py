@@ -1,7 +1,7 @@
 """`RolloutManager`: the rollout phase of a run."""
 
-from metta.rl.collector import RolloutCollector
-from metta.rl.experience import RolloutBuffer
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.collector import RolloutCollector
 
 __all__ = ["RolloutManager"]
 

@@ -17,15 +17,14 @@ from metta.rl.components.optimizer_manager import OptimizerManager
 from metta.rl.components.rollout_manager import RolloutManager
 from metta.rl.components.stats_manager import StatsManager
 from metta.rl.components.training_manager import TrainingManager
-from metta.rl.custom_losses import CustomLoss, LossFunction
-from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks.registry import HookRegistry
+from metta.rl.learn.custom_losses import CustomLoss, LossFunction
 from metta.rl.loop import StepFunction, default_training_step, run_training
-from metta.rl.numerics import resolve_batch
-from metta.rl.run_session import RunSession
 from metta.rl.saved_opponents import load_opponents
+from metta.rl.session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
-from metta.rl.training_components import TrainingComponents, build_components
+from metta.rl.training_components import TrainingComponents, build_components, resolve_batch
 from metta.rl.training_state import TrainerState
 from metta.train.batch_sizing import BatchPlan
 from metta.train.changes import plain_settings

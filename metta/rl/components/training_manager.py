@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from metta.rl.custom_losses import CustomLoss, LossFunction
-from metta.rl.experience import RolloutBuffer
-from metta.rl.ppo import PPOOptimizer
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.learn.custom_losses import CustomLoss, LossFunction
+from metta.rl.learn.ppo import PPOOptimizer
 
 __all__ = ["TrainingManager"]
 

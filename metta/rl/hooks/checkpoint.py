@@ -10,17 +10,17 @@ import torch
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
 from metta.errors import CheckpointError, MettaError, MettaWarning
-from metta.rl.background_save import BackgroundSave
-from metta.rl.checkpointer import CheckpointManager, PendingCheckpoint
-from metta.rl.environment_state import EnvironmentState, WantedRestore
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.intervals import crossed
+from metta.rl.resume.background_save import BackgroundSave
+from metta.rl.resume.checkpointer import CheckpointManager, PendingCheckpoint
+from metta.rl.resume.environment_state import EnvironmentState, WantedRestore
 from metta.rl.training_state import TrainerState
 from metta.sim.scores import EvalRewardSummary
 from metta.stateful import NamedState, StateRegistry
-from metta.store.checkpoint_files import Checkpoint
-from metta.store.late_scores import add_late_score
-from metta.store.owed_evaluations import OwedEvaluations
+from metta.store.checkpoints.files import Checkpoint
+from metta.store.checkpoints.late_scores import add_late_score
+from metta.store.checkpoints.owed_evaluations import OwedEvaluations
 from metta.store.policy_store import record_of_checkpoint
 from metta.train.run_config import CheckpointConfig
 from metta.train.train_config import TrainerConfig

@@ -9,17 +9,17 @@ from typing import Any, ClassVar, NamedTuple
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.errors import MettaError, MettaWarning
-from metta.loggers.wandb_run import upload_replays
-from metta.rl.evaluator import PolicyEvaluator, Recorded, warn_of_missing
-from metta.rl.hooks.background_evaluation import MAX_WAITING, BackgroundEvaluation
+from metta.loggers.sinks.wandb_run import upload_replays
+from metta.rl.evaluate.background import MAX_WAITING, BackgroundEvaluation
+from metta.rl.evaluate.evaluator import PolicyEvaluator, Recorded, warn_of_missing
+from metta.rl.evaluate.process import Moment
+from metta.rl.evaluate.promised import PromisedEvaluations
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.intervals import crossed
-from metta.rl.hooks.judge_process import Moment
-from metta.rl.hooks.promised_evaluations import PromisedEvaluations
 from metta.rl.training_state import LateScores, TrainerState
 from metta.sim.scores import EvalRewardSummary
 from metta.sim.suite import SuiteResults
-from metta.store.policy_file import load_weights
+from metta.store.policies.file import load_weights
 from metta.train.run_config import EvaluationConfig
 
 __all__ = ["EvaluationHook"]

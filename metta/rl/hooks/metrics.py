@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from metta.agent.policy import Policy
-from metta.loggers.console import ConsoleSink
-from metta.loggers.stats_client import StatsClient
+from metta.loggers.events.stats_client import StatsClient
+from metta.loggers.sinks.console import ConsoleSink
+from metta.loggers.sinks.wandb_run import WandbRun, WandbSink
 from metta.loggers.stats_logger import StatsLogger
-from metta.loggers.wandb_run import WandbRun, WandbSink
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.stats import (

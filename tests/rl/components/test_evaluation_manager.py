@@ -6,7 +6,7 @@ from metta.agent.factory import make_policy
 from metta.curriculum import Task
 from metta.envs.toy import CountdownEnv
 from metta.rl.components.evaluation_manager import EvaluationManager
-from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.training_state import TrainerState
 from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig
 from metta.train.train_config import EvaluationConfig

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from metta.curriculum import Curriculum
-from metta.envs.multiprocess import MultiprocessVecEnv
-from metta.envs.serial import SerialVecEnv
+from metta.envs.backends.multiprocess import MultiprocessVecEnv
+from metta.envs.backends.serial import SerialVecEnv
 from metta.envs.toy import CorridorEnv
 from metta.errors import ConfigError, EnvError, StateError
 from metta.rl.components.environment_manager import EnvironmentManager
@@ -15,7 +15,7 @@ from metta.rl.components.optimizer_manager import OptimizerManager
 from metta.rl.components.rollout_manager import RolloutManager
 from metta.rl.components.stats_manager import StatsManager
 from metta.rl.components.training_manager import TrainingManager
-from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.training_state import TrainerState
 from metta.sim.scores import EvalRewardSummary

@@ -20,7 +20,7 @@ from metta.loggers import read_events
 from metta.rl.components import Trainer
 from metta.rl.hooks.base import EVENTS, TrainerHook
 from metta.rl.trainer import train
-from metta.store.checkpoint_files import list_checkpoints, read_checkpoint
+from metta.store.checkpoints.files import list_checkpoints, read_checkpoint
 from metta.store.policy_store import PolicyStore
 from metta.train.layers import resolve
 from metta.train.settings import apply_settings

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from metta.agent.factory import make_policy
 from metta.envs.factory import make_vec_env
-from metta.rl.collector import RolloutCollector
-from metta.rl.experience import RolloutBuffer
+from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.collector import RolloutCollector
 from metta.rl.hooks.registry import HookRegistry
-from metta.rl.optimizer import make_optimizer
-from metta.rl.ppo import PPOOptimizer
+from metta.rl.learn.optimizer import make_optimizer
+from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.training_state import TrainerState
 from metta.train.train_config import TrainerConfig, TrainingConfig
 

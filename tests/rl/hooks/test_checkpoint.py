@@ -13,15 +13,15 @@ import torch
 
 from metta.envs.toy import CorridorEnv
 from metta.errors import CheckpointError, HookError, MettaWarning, NonFiniteError
-from metta.rl.checkpointer import CheckpointManager
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook as BackgroundHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.rl.resume.checkpointer import CheckpointManager
 from metta.sim.scores import EvalRewardSummary
 from metta.stateful import digest_of
-from metta.store.checkpoint_files import list_checkpoints, read_checkpoint
+from metta.store.checkpoints.files import list_checkpoints, read_checkpoint
 
 CheckpointHook = functools.partial(BackgroundHook, background=False)
 SETTINGS = {"num_envs": 2, "horizon": 8, "hidden_size": 8, "update_epochs": 1}

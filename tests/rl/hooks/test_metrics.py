@@ -12,8 +12,8 @@ from metrics_run import SmallRun, auxiliary_loss
 import metta
 from metta.curriculum import Curriculum
 from metta.loggers import EventLog, MetricRow, StatsClient, StatsLogger, SystemMonitor, read_events
-from metta.loggers.csv_file import CsvSink
-from metta.loggers.history import metric_rows
+from metta.loggers.events.history import metric_rows
+from metta.loggers.sinks.csv_file import CsvSink
 from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_state import LateScores
 from metta.sim.scores import EvalRewardSummary

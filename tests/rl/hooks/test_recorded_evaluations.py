@@ -10,13 +10,13 @@ from metta.agent.factory import make_policy
 from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.errors import ConfigError, MettaWarning
-from metta.loggers.event_log import read_events
+from metta.loggers.events.log import read_events
+from metta.replays.capture import DrawnScene
+from metta.replays.file import list_replays, load_replay
 from metta.rl.clean_trainer import Trainer
-from metta.rl.evaluator import PolicyEvaluator
+from metta.rl.evaluate.background import BackgroundEvaluation, Moment
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks import EvaluationHook
-from metta.rl.hooks.background_evaluation import BackgroundEvaluation, Moment
-from metta.rl.replay_file import list_replays, load_replay
-from metta.sim.capture import DrawnScene
 from metta.train.settings import apply_settings
 from metta.train.train_config import EvaluationConfig, TrainingConfig
 
@@ -115,7 +115,7 @@ def test_a_warning_is_all_when_a_replay_fails(
     if problem == "recording":
         monkeypatch.setattr(DrawnScene, "tracks", fail)
     else:
-        monkeypatch.setattr("metta.rl.evaluator.save_replay", fail)
+        monkeypatch.setattr("metta.rl.evaluate.evaluator.save_replay", fail)
     with pytest.warns(
         MettaWarning, match=r"no replay of 'training/CorridorEnv' at epoch.*no display"
     ):

@@ -1,0 +1,1 @@
+"""Action spaces as pure functions of distribution parameters and noise."""

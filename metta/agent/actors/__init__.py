@@ -1,0 +1,1 @@
+"""Actors: ways to draw actions from a policy, each compared with it."""

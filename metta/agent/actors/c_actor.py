@@ -1,0 +1,157 @@
+"""`CActor`: the action branch in C, for small networks and any number of rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metta.agent.actions.categorical import DiscreteSpec
+from metta.agent.actors.c_program import Chain, CNetwork, chain_of, native_available
+from metta.agent.actors.check import difference
+from metta.agent.actors.numpy_program import NumpyProgram
+from metta.agent.actors.replayed_actor import ReplayedActor
+from metta.agent.output import State
+from metta.agent.policy import Policy
+from metta.errors import ActorError
+
+__all__ = ["CActor"]
+
+_EXAMPLE_ROWS = 16
+
+
+class CActor(ReplayedActor):
+    """Runs the action branch in C; discrete actions are drawn there too.
+
+        actor = CActor(policy)
+        produced, state = actor.act(obs, {}, starts, None, noise)
+
+    For one observation array and a chain of linear layers and activations. A row's numbers do not depend
+    on the rows beside it, so groups of any size act alike to the bit. After a rollout it values all of its
+    observations, where the values are such a chain too.
+    """
+
+    kind = "c"
+    produces = frozenset({"action", "dist_params"})
+
+    def __init__(self, policy: Policy) -> None:
+        if not native_available():
+            raise ActorError(
+                "the C kernels of actors were not built; install a C compiler and metta again"
+            )
+        if not policy.obs_spec.is_plain:
+            raise ActorError("only observations of one array have a C actor")
+        super().__init__(policy, _EXAMPLE_ROWS)
+
+    @property
+    def fused_actor(self) -> Any:
+        """A capsule for environments with fused rollouts, of the last `refresh`; None if not discrete."""
+        return self._network.capsule if self._is_discrete else None
+
+    def act(
+        self,
+        obs: Mapping[str, np.ndarray],
+        state: State,
+        starts: np.ndarray,  # noqa: ARG002 (protocol: recurrent actors need it)
+        mask: np.ndarray | None,
+        noise: np.ndarray,
+    ) -> tuple[dict[str, Tensor], State]:
+        """C for the network and for discrete samples, the action specification for all others."""
+        if self._is_discrete:
+            actions = np.empty(len(noise), np.int64)
+            logits = np.empty((len(noise), self._num_outputs), np.float32)
+            self.act_into(np.ascontiguousarray(obs[self._key]), mask, noise, actions, logits)
+            action, params = torch.from_numpy(actions), torch.from_numpy(logits)
+            return {"action": action, "dist_params": params}, state
+        params = torch.from_numpy(self._params(obs))
+        allowed = None if mask is None else torch.from_numpy(mask)
+        action = self.policy.action_spec.sample(params, torch.from_numpy(noise), allowed)
+        return {"action": action, "dist_params": params}, state
+
+    @property
+    def writes(self) -> bool:
+        """Whether actions are discrete, so that `act_into` can be called."""
+        return self._is_discrete
+
+    def act_into(
+        self,
+        leaf: np.ndarray,
+        mask: np.ndarray | None,
+        noise: np.ndarray,
+        actions: np.ndarray,
+        params: np.ndarray,
+    ) -> None:
+        """`act` without new memory: writes actions ``[n]`` int64 and parameters ``[n, P]`` float32.
+
+        Every array must be contiguous but the mask and the noise.
+        """
+        legal = None if mask is None else np.ascontiguousarray(mask)
+        self._network.sample(leaf, actions, params, np.ascontiguousarray(noise), legal)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the values are a chain of layers too: then `values_of` can be called."""
+        return self._critic is not None
+
+    def values_of(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Values ``[n]`` in raw reward units of any number of observations ``[n, ...]``."""
+        assert self._critic is not None
+        leaf = np.ascontiguousarray(obs[self._key])
+        values = np.empty((len(leaf), 1), np.float32)
+        self._critic.forward(leaf, values)
+        normalizer = self.policy.return_normalizer
+        if normalizer is not None:
+            values = values * normalizer.scale.numpy() + normalizer.shift.numpy()
+        return values[:, 0]
+
+    def _trace(self, policy: Policy) -> None:
+        super()._trace(policy)
+        self._chains: list[Chain] = []
+        self._value_program: NumpyProgram | None = None
+        try:
+            with np.errstate(all="ignore"):
+                inputs = self._inputs(self._example)
+                program = NumpyProgram(policy.module, inputs, branch="value")
+            chain = chain_of(program, policy.obs_spec.leaves[0])
+        except ActorError:
+            return  # the policy itself gives the values, after the rollout
+        if chain.num_outputs == 1 and chain.tail is None:
+            self._value_program = program
+
+    def _copy(self, policy: Policy, *, is_same: bool) -> None:
+        super()._copy(policy, is_same=is_same)
+        if not (is_same and self._chains and all(chain.is_live for chain in self._chains)):
+            programs = [self.program, self._value_program]
+            leaf = policy.obs_spec.leaves[0]
+            self._chains = [chain_of(p, leaf) for p in programs if p is not None]
+        chain, *value_chains = self._chains
+        self._key, self._num_outputs = policy.obs_spec.leaves[0].key, chain.num_outputs
+        self._network = self._network_of(chain)
+        tails = [tail for tail in (chain.tail, self.log_std) if tail is not None]
+        self._tail = np.concatenate(tails).astype(np.float32) if tails else None
+        self._is_discrete = type(policy.action_spec) is DiscreteSpec and self._tail is None
+        self._critic = self._network_of(value_chains[0]) if value_chains else None
+
+    def _network_of(self, chain: Chain) -> CNetwork:
+        (leaf,) = self.policy.obs_spec.leaves
+        normalizer = self.policy.obs_normalizer
+        clip = np.inf if normalizer is None else normalizer.clip
+        return CNetwork(chain, leaf, self.moments.get(leaf.key), clip)
+
+    def _difference(self) -> float:
+        wanted = self._wanted()
+        found = difference(self._params(self._example), wanted.dist_params[0].numpy(force=True))
+        if self._critic is None:
+            return found
+        values = self.values_of(self._example)[:, None]
+        return max(found, difference(values, wanted.value[0].numpy(force=True)[:, None]))
+
+    def _params(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        leaf = np.ascontiguousarray(obs[self._key])
+        params = np.empty((len(leaf), self._num_outputs), np.float32)
+        self._network.forward(leaf, params)
+        if self._tail is None:
+            return params
+        tail = np.broadcast_to(self._tail, (len(leaf), len(self._tail)))
+        return np.concatenate([params, tail], -1)

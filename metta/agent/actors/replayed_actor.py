@@ -1,0 +1,127 @@
+"""What actors without torch have in common: a traced action branch, held to `Policy.forward`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from metta.agent.actors.check import difference, random_obs
+from metta.agent.actors.numpy_program import NumpyProgram
+from metta.agent.actors.plain_values import has_own_code, plain_values
+from metta.agent.evaluation_mode import evaluating
+from metta.agent.output import PolicyOutput
+from metta.agent.policy import Policy
+from metta.errors import ActorError
+
+__all__ = ["STALE_DIFFERENCE", "WRONG_DIFFERENCE", "ReplayedActor"]
+
+STALE_DIFFERENCE = 1e-4
+"""From the policy, relative to a row's largest parameter; beyond it a trace is made anew."""
+WRONG_DIFFERENCE = 1e-2
+"""Beyond it training ends; below, a new trace differs by rounding: 4e-3 where large weights cancel."""
+
+
+class ReplayedActor:
+    """Replays the action branch of a small feed-forward network on the CPU; subclasses say how.
+
+    Values and log-probabilities are left to one batched forward after the rollout.
+    """
+
+    kind = "replayed"
+    produces = frozenset({"action"})
+
+    def __init__(self, policy: Policy, num_rows: int) -> None:
+        require_simple(policy, self.kind)
+        self.num_rows = num_rows
+        self._example = random_obs(
+            policy.obs_spec, np.random.Generator(np.random.PCG64(0)), num_rows
+        )
+        self.moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._plain: tuple[Any, ...] = ()
+        self._rounding = 0.0
+        self._trace(policy)
+        self.refresh(policy)
+
+    def refresh(self, policy: Policy) -> None:
+        """Copy weights and normaliser moments, and hold them once more to `Policy.forward`.
+
+        Networks without a line of the user's own code need that only where more than tensors changed.
+        """
+        require_simple(policy, self.kind)
+        if policy.module is not self.program.module:
+            self._trace(policy)
+        plain = tuple(plain_values(policy.module))
+        looks_same = plain == self._plain
+        is_same = looks_same and not has_own_code(policy.module)
+        self._plain = plain
+        self._copy(policy, is_same=is_same)
+        allowed = STALE_DIFFERENCE
+        if looks_same:
+            allowed = min(max(allowed, 2 * self._rounding), WRONG_DIFFERENCE)
+        if is_same or self._difference() <= allowed:
+            return
+        # a Python attribute that was a constant of the trace has changed
+        self._trace(policy)
+        self._copy(policy, is_same=False)
+        self._rounding = self._difference()
+        if not self._rounding <= WRONG_DIFFERENCE:
+            raise ActorError("the actor does not agree with the policy; use actor='eager'")
+
+    def _params(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Distribution parameters ``[n, P]`` of observations ``[n, ...]``."""
+        raise NotImplementedError
+
+    def _trace(self, policy: Policy) -> None:
+        self.policy = policy
+        with np.errstate(all="ignore"):
+            self.program = NumpyProgram(policy.module, self._inputs(self._example))
+
+    def _copy(self, policy: Policy, *, is_same: bool) -> None:  # noqa: ARG002 (subclasses use it)
+        """Take weights over; `is_same`: of a network in which nothing but tensors has changed."""
+        self.policy = policy
+        log_std = policy.log_std
+        self.log_std = None if log_std is None else log_std.detach().numpy().copy()
+        self.moments = {}
+        if policy.obs_normalizer is not None:
+            for key in policy.obs_normalizer.keys:
+                leaf = policy.obs_normalizer.leaf(key)
+                self.moments[key] = (leaf.shift.numpy().copy(), leaf.scale.numpy().copy())
+
+    def _inputs(self, obs: Mapping[str, np.ndarray]) -> object:
+        policy = self.policy
+        leaves = {}
+        for spec in policy.obs_spec.leaves:
+            key, leaf = spec.key, obs[spec.key]
+            if spec.kind == "discrete":
+                first = np.array(spec.starts).reshape(spec.shape)
+                leaves[key] = leaf - first if any(spec.starts) else leaf
+                continue
+            values = leaf if leaf.dtype == np.float32 else leaf.astype(np.float32)
+            if policy.obs_normalizer is not None and key in self.moments:
+                shift, scale = self.moments[key]
+                clip = policy.obs_normalizer.clip
+                values = np.clip((values - shift) / scale, -clip, clip)
+            leaves[key] = values
+        return policy.obs_spec.nest(leaves)
+
+    def _difference(self) -> float:
+        return difference(
+            self._params(self._example), self._wanted().dist_params[0].numpy(force=True)
+        )
+
+    def _wanted(self) -> PolicyOutput:
+        """What the policy itself makes of the example."""
+        leaves = {key: torch.from_numpy(leaf)[None] for key, leaf in self._example.items()}
+        with torch.no_grad(), evaluating(self.policy):
+            output: PolicyOutput = self.policy(leaves)
+        return output
+
+
+def require_simple(policy: Policy, kind: str) -> None:
+    """`ActorError` unless the policy is feed-forward, on the CPU and in float32."""
+    name = {"numpy": "NumPy", "c": "C"}.get(kind, kind)
+    if policy.is_recurrent or policy.device.type != "cpu" or policy.dtype != torch.float32:
+        raise ActorError(f"only feed-forward float32 policies on the CPU have a {name} actor")
+    if policy.precision != torch.float32:
+        raise ActorError(f"reduced precision has no {name} actor")

@@ -1,0 +1,139 @@
+"""`metta compare`: which of several runs, or groups of runs, is better, and how sure that is."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metta.cli.commands.resume import find_run
+from metta.cli.tables import say, table
+from metta.errors import ConfigError
+from metta.untrusted.text import printable
+
+if TYPE_CHECKING:
+    from metta.runs.comparison import Comparison, Evaluation
+    from metta.sim.statistics import Estimate
+
+__all__ = ["configure", "read_groups", "run"]
+
+_EVEN = 0.5
+"""The probability that one is better, where both are alike."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Compares the newest evaluations of runs: interquartile means with 95 % stratified bootstrap "
+        "intervals, and how likely each is better than each other. Several seeds of one set-up are "
+        "given as NAME=RUN,RUN,...: intervals then tell how another seed would do."
+    )
+    parser.epilog = "metta compare adam=adam-1,adam-2,adam-3 sgd=sgd-1,sgd-2,sgd-3"
+    parser.add_argument(
+        "groups", nargs="+", metavar="RUN|NAME=RUN,...", help="two or more runs or groups of runs"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap")
+    parser.add_argument(
+        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="everything as JSON, for scripts")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what can be said."""
+    names = read_groups(options.groups)
+    from metta.loggers.events.plain_json import to_json
+    from metta.runs.comparison import compare_groups
+
+    output = Path(options.output)
+    groups = {
+        name: [_evaluation(member, output) for member in members] for name, members in names.items()
+    }
+    found = compare_groups(groups, seed=options.seed)
+    say(to_json(_plain(found, groups)) if options.json else "\n".join(_lines(found, groups)))
+    return 0
+
+
+def read_groups(words: Sequence[str]) -> dict[str, list[str]]:
+    """Name of each group -> its runs; a run alone is a group of its own name."""
+    groups: dict[str, list[str]] = {}
+    for word in words:
+        name, equals, rest = word.partition("=")
+        members = [member for member in rest.split(",") if member] if equals else [word]
+        if not name or not members:
+            raise ConfigError(f"{word!r} names no runs; write RUN, or NAME=RUN,RUN,...")
+        if name in groups:
+            raise ConfigError(f"{name!r} is given twice; give each group a name of its own")
+        if len(set(members)) < len(members):
+            raise ConfigError(f"{word!r} has the same run twice; it would count as two")
+        groups[name] = members
+    if len(groups) < 2:
+        raise ConfigError("there is nothing to compare; give two or more runs or groups of runs")
+    return groups
+
+
+def _evaluation(name: str, output: Path) -> "Evaluation":
+    from metta.runs.comparison import last_evaluation
+    from metta.store.run_directory import RunDirectory
+
+    folder = find_run(name, output)
+    found = last_evaluation(RunDirectory(folder).events_file)
+    if found is None or not found.scores:
+        raise ConfigError(
+            f"the run {name!r} has no evaluation in its event log; train it with eval_episodes above 0"
+        )
+    return found
+
+
+def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) -> Iterator[str]:
+    rows = [("simulation", "group", "runs", found.unit, "IQM", "95 % interval")]
+    for simulation, by_group in found.estimates.items():
+        for group, one in by_group.items():
+            counts = str(len(groups[group])), str(one.count)
+            rows.append((simulation, group, *counts, f"{one.value:.3f}", _interval(one)))
+    yield table(rows)
+    yield ""
+    pairs = [("better", "than", "probability", "95 % interval")]
+    pairs += [
+        (ours, others, f"{one.value:.3f}", _interval(one))
+        for (ours, others), one in found.improvements.items()
+    ]
+    yield table(pairs)
+    yield ""
+    if found.left_out:
+        yield f"not in all runs, and left out: {printable(', '.join(found.left_out))}"
+    if found.unit == "episodes":
+        yield "intervals are over episodes: they tell of these policies, not of other seeds"
+    if found.missing:
+        yield f"not enough data: {printable(found.missing)}"
+    else:
+        yield f"best by the lower bound of its interval: {printable(found.best)}{_doubt(found)}"
+
+
+def _doubt(found: "Comparison") -> str:
+    """From whom the best could not be told apart: as likely as not, it is the worse one."""
+    pairs = found.improvements.items()
+    alike = [other for (ours, other), one in pairs if ours == found.best and one.low <= _EVEN]
+    return f", but that may be chance beside {printable(', '.join(alike))}" if alike else ""
+
+
+def _interval(one: "Estimate") -> str:
+    return f"{one.low:.3f} .. {one.high:.3f}"
+
+
+def _plain(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) -> dict[str, object]:
+    return {
+        "unit": found.unit,
+        "runs": {name: len(members) for name, members in groups.items()},
+        "simulations": found.simulations,
+        "left_out": found.left_out,
+        "interquartile_means": {
+            simulation: {group: one.to_dict() for group, one in by_group.items()}
+            for simulation, by_group in found.estimates.items()
+        },
+        "improvements": [
+            {"better": ours, "than": others, **one.to_dict()}
+            for (ours, others), one in found.improvements.items()
+        ],
+        "best": found.best or None,
+        "missing": found.missing or None,
+    }

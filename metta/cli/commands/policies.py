@@ -1,0 +1,173 @@
+"""`metta policies`: which policies are saved, and how well they did."""
+
+import argparse
+import json
+import shlex
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from metta.cli.commands.resume import find_run
+from metta.cli.tables import say, shown_bytes, table
+from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
+
+if TYPE_CHECKING:
+    from metta.agent.policy_record import PolicyRecord
+
+__all__ = ["SavedPolicy", "configure", "run", "saved_policies"]
+
+
+class SavedPolicy(NamedTuple):
+    """A saved policy, as a line of the table."""
+
+    run: str
+    version: str
+    """`PolicyStore` finds it by ``run:version``."""
+    epoch: int
+    agent_step: int
+    score: float | None
+    is_best: bool
+    """Nothing in its run has a higher score."""
+    is_latest: bool
+    bytes: int
+    uri: str
+
+    @property
+    def marks(self) -> str:
+        """What is special about it."""
+        marks = {"best": self.is_best, "latest": self.is_latest}
+        return " ".join(mark for mark, holds in marks.items() if holds)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Lists the policies that runs have saved, oldest first, or those with the best scores."
+    )
+    parser.epilog = (
+        "`metta inspect RUN:best` shows what is inside one; RUN:latest and RUN:v120 work too."
+    )
+    parser.add_argument(
+        "place",
+        nargs="?",
+        metavar="RUN|FOLDER",
+        help="a run, or a folder of runs, checkpoints or policies (default: all runs)",
+    )
+    parser.add_argument(
+        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
+    )
+    parser.add_argument("--top", type=int, metavar="N", help="only the N best scores, best first")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object per policy, for scripts"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table."""
+    if options.top is not None and options.top < 1:
+        raise ConfigError(f"--top {options.top}; how many policies? Give 1 or more")
+    places = _places(options.place, Path(options.output))
+    found = [policy for name, folder in places for policy in saved_policies(name, folder)]
+    if options.top is not None:
+        scored = [policy for policy in found if policy.score is not None]
+        found = sorted(scored, key=lambda policy: -(policy.score or 0.0))[: options.top]
+    if options.json:
+        for policy in found:
+            say(json.dumps(policy._asdict()))
+    elif found:
+        say(_table(found))
+    else:
+        what = "policies" if options.top is None else "policies with a score"
+        say(f"there are no {what} in {options.place or options.output}")
+    return 0
+
+
+def _places(place: str | None, output: Path) -> list[tuple[str, Path]]:
+    """Names and folders of the stores that are meant."""
+    if place is None:
+        return _all_runs(output)
+    folder = Path(place)
+    if folder.is_dir() and not (folder / "config.yaml").is_file():
+        return _all_runs(folder) or [(folder.resolve().name, folder)]
+    found = find_run(place, output)
+    return [(found.resolve().name, _checkpoint_dir(found))]
+
+
+def _all_runs(output: Path) -> list[tuple[str, Path]]:
+    """Runs below a folder; those whose checkpoints are not looked for are told of by a warning."""
+    found = []
+    for folder in sorted(file.parent for file in output.glob("*/config.yaml")):
+        try:
+            found.append((folder.name, _checkpoint_dir(folder)))
+        except (ConfigError, UnsafeFileError) as error:
+            warnings.warn(str(error), MettaWarning, stacklevel=2)
+    return found
+
+
+def _checkpoint_dir(run: Path) -> Path:
+    """Where a run has its checkpoints."""
+    from metta.store.run_directory import RunDirectory
+
+    return RunDirectory(run).place(
+        "checkpoint_dir", lambda folder: shlex.join(["metta", "policies", folder])
+    )
+
+
+def saved_policies(run: str, folder: Path) -> Iterator[SavedPolicy]:
+    """The policies in one folder, oldest first; those that cannot be read are told of by a warning."""
+    from metta.store.checkpoints.files import score_of
+    from metta.store.checkpoints.retention import best_of
+    from metta.store.policy_store import PolicyStore
+
+    try:
+        records, unreadable = PolicyStore(folder).survey()
+    except OSError as error:
+        raise CheckpointError(
+            f"{str(folder)!r} cannot be searched for policies: {error}"
+        ) from error
+    best = best_of(records)
+    for path in unreadable:
+        text = f"{str(path)!r} cannot be read; `metta inspect` says why"
+        warnings.warn(text, MettaWarning, stacklevel=2)
+    for record in records:
+        yield SavedPolicy(
+            run=run,
+            version=f"v{record.epoch}",
+            epoch=record.epoch,
+            agent_step=record.agent_step,
+            score=score_of(record.metadata),
+            is_best=best is not None and record.uri == best.uri,
+            is_latest=record is records[-1],
+            bytes=_size(record),
+            uri=record.uri,
+        )
+
+
+def _size(record: "PolicyRecord") -> int:
+    from metta.store.checkpoints.files import POLICY_FILE
+    from metta.store.policy_store import path_of
+
+    path = path_of(record.uri)
+    try:
+        return (path / POLICY_FILE if path.is_dir() else path).stat().st_size
+    except OSError:  # a run at work has just removed it
+        return 0
+
+
+def _table(policies: list[SavedPolicy]) -> str:
+    rows = [("run", "version", "epoch", "steps", "score", "", "size", "uri")]
+    rows += [
+        (
+            policy.run,
+            policy.version,
+            str(policy.epoch),
+            f"{policy.agent_step:,}",
+            "-" if policy.score is None else f"{policy.score:.2f}",
+            policy.marks,
+            shown_bytes(policy.bytes),
+            policy.uri,
+        )
+        for policy in policies
+    ]
+    return table(rows)

@@ -1,0 +1,137 @@
+"""`metta profile`: where the time of a run goes."""
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metta.cli.arguments import resolve_words, sort_words
+from metta.cli.tables import say, table
+from metta.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from metta.store.run_directory import RunDirectory
+    from metta.train.layers import Resolved
+    from metta.train.train_config import TrainingConfig
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Trains a few epochs in a temporary folder and says where their time goes: environment, inference, "
+        "transfer (copies, values, statistics), learning, hooks. Writes a flame graph of the stacks and a "
+        "trace of torch's operations. A run that is named is only read."
+    )
+    parser.epilog = "metta profile cartpole num_envs=64 --epochs 10 --out where"
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="RUN|PRESET|FILE|NAME=VALUE",
+        help="a run, or what `metta train` takes (default: grid)",
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="epochs to time, and to sample (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warmup", type=int, default=2, help="epochs before that (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out",
+        default="profile",
+        metavar="DIR",
+        help="folder of flame.svg, stacks.folded, trace.json and phases.json (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--checkpoint-dir",
+        metavar="DIR",
+        help="where the run has its checkpoints, if that is outside of its folder",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Profile, and print the table."""
+    if options.epochs < 1 or options.warmup < 1:
+        raise ConfigError("profile needs at least --epochs 1 and --warmup 1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would talk into the table
+    resolved = _resolve(options.words, Path(options.output), options.checkpoint_dir)
+    from metta.files import atomic_write_text
+    from metta.profiling.profile_run import profile_run  # torch loads here, not for --help
+
+    folder = Path(options.out)
+    profile = profile_run(
+        resolved.config,
+        folder,
+        epochs=options.epochs,
+        warmup=options.warmup,
+        provenance=resolved.provenance(),
+    )
+    numbers = {**vars(profile), "shares": profile.shares}
+    atomic_write_text(folder / "phases.json", json.dumps(numbers, indent=2))
+    say(table(profile.rows()))
+    say(profile.describe())
+    say(f"flame graph, stacks and trace are in {folder}")
+    return 0
+
+
+def _resolve(words: list[str], output: Path, checkpoint_dir: str | None) -> "Resolved":
+    from metta.store.run_directory import RunDirectory
+    from metta.train.layers import resolve
+    from metta.train.presets import PRESETS
+
+    name, files, settings = sort_words(words)
+    if name is not None and name not in PRESETS:
+        for folder in (Path(name), output / name):
+            if (folder / "config.yaml").is_file():
+                run = RunDirectory(folder)
+                _require_settings_only(run)
+                resolved = resolve(None, [run.config_file, *files], settings, check_sizes=False)
+                saved = Path(checkpoint_dir or run.place("checkpoint_dir", partial(_again, words)))
+                return dataclasses.replace(resolved, config=_as_saved(resolved.config, saved))
+    return resolve_words(words)
+
+
+def _again(words: list[str], checkpoint_dir: str) -> str:
+    return shlex.join(["metta", "profile", *words, "--checkpoint-dir", checkpoint_dir])
+
+
+def _as_saved(config: "TrainingConfig", checkpoint_dir: Path) -> "TrainingConfig":
+    """With the threads and the driver that a run takes over from its checkpoint where it goes on."""
+    from metta.rl.resume.conditions import RunConditions
+    from metta.store.checkpoints.files import read_newest_checkpoint
+    from metta.train.settings import apply_settings
+
+    checkpoint = read_newest_checkpoint(checkpoint_dir)
+    if checkpoint is None or RunConditions.state_name not in checkpoint.snapshot:
+        return config
+    numerics = config.trainer.numerics
+    is_open = {"threads": numerics.threads == 0, "driver": numerics.driver == "auto"}
+    try:
+        saved = checkpoint.snapshot[RunConditions.state_name]["state"]["plan"]
+        taken = {
+            f"trainer.numerics.{name}": saved[name] for name, is_it in is_open.items() if is_it
+        }
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{str(checkpoint.path)!r} does not say how its numbers were computed"
+        ) from error
+    return apply_settings(config, taken)
+
+
+def _require_settings_only(run: "RunDirectory") -> None:
+    """Refuse a run whose network or environment is in no settings."""
+    about = run.about()
+    for key, what in (("own_environment", "environment"), ("own_policy", "network")):
+        if about.get(key):
+            raise ConfigError(
+                f"the run {str(run.path)!r} has the {what} {about[key]}, which its settings cannot make; "
+                "profile it from Python: metta.profiling.PhaseTimer and StackSampler"
+            )

@@ -1,0 +1,154 @@
+"""`metta runs`: which runs there are, and how they stand."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metta.cli.commands.resume import find_run
+from metta.cli.database_option import URL_VARIABLE
+from metta.cli.tables import say, table
+from metta.errors import ConfigError
+from metta.untrusted.text import printable
+
+if TYPE_CHECKING:
+    from metta.runs.summary import RunSummary
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Lists the runs below a folder, newest last, or shows one of them: how it stands, its last "
+        "metrics, scores, policies and replays."
+    )
+    parser.epilog = (
+        "With --database, runs of other machines are there too; one that did not end and was not heard "
+        "of for 10 minutes is silent. `metta stats ingest` fills it."
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="show this run only, with all that it did; also: metta runs show RUN",
+    )
+    parser.add_argument("shown", nargs="?", metavar="", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help="read a statistics database instead of folders: a SQLite file, postgresql://..., or "
+        f"env:{URL_VARIABLE}",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object per run, for scripts")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table, or one run."""
+    wanted = _wanted(options.run, options.shown)
+    if options.database is not None:
+        from metta.runs.database import summaries_from_database
+
+        summaries, place = summaries_from_database(options.database, wanted), "the database"
+    else:
+        summaries, place = _from_folders(Path(options.output), wanted), options.output
+    if wanted is not None:
+        say(_one(summaries[0], options))
+    elif options.json:
+        for summary in summaries:
+            say(json.dumps(vars(summary)))
+    elif summaries:
+        say(_table(summaries))
+    else:
+        say(f"there are no runs in {place}")
+    return 0
+
+
+def _wanted(first: str | None, second: str | None) -> str | None:
+    """The run that is named, with or without `show` before it."""
+    if second is None:
+        if first == "show":
+            raise ConfigError("RUN is missing: metta runs show RUN; `metta runs` lists them")
+        return first
+    if first != "show":
+        raise ConfigError(
+            f"{first!r} and {second!r} are two runs; one is shown: metta runs show RUN"
+        )
+    return second
+
+
+def _from_folders(output: Path, wanted: str | None) -> list["RunSummary"]:
+    from metta.runs.summary import summarize
+
+    if wanted is not None:
+        return [summarize(find_run(wanted, output))]
+    folders = sorted((file.parent for file in output.glob("*/config.yaml")), key=_age)
+    return [summarize(folder) for folder in folders]
+
+
+def _one(summary: "RunSummary", options: argparse.Namespace) -> str:
+    """All of one run, as text or JSON."""
+    if options.database is not None:
+        from metta.runs.database import details_from_database
+
+        found = details_from_database(options.database, summary.path)
+    else:
+        from metta.runs.details import details_from_log
+
+        found = details_from_log(Path(summary.path) / "events.jsonl")
+    if options.json:
+        return json.dumps({**vars(summary), **found.to_dict()})
+    return "\n".join([_details(summary, is_folder=options.database is None), *found.lines()])
+
+
+def _age(folder: Path) -> float:
+    try:
+        return (folder / "config.yaml").stat().st_mtime
+    except OSError:  # a link to nowhere, or just removed
+        return 0.0
+
+
+def _shown(number: float | None) -> str:
+    return "-" if number is None else f"{number:.1f}"
+
+
+def _share(run: "RunSummary") -> str:
+    if run.total_timesteps <= 0:  # not known, as where its configuration cannot be read
+        return f"{run.agent_step:,}" if run.agent_step else "-"
+    return f"{run.agent_step:,} ({min(run.agent_step / run.total_timesteps, 1):.0%})"
+
+
+def _table(summaries: list["RunSummary"]) -> str:
+    rows = [("run", "environment", "status", "steps", "return", "score", "updated")]
+    for run in summaries:
+        numbers = _share(run), _shown(run.reward), _shown(run.score)
+        rows.append((run.name, run.env, run.status, *numbers, run.updated))
+    return table(rows)
+
+
+def _checkpoint_names(folder: Path) -> list[str]:
+    from metta.errors import UnsafeFileError
+    from metta.store.run_directory import RunDirectory
+
+    try:
+        return sorted(path.name for path in RunDirectory(folder).checkpoint_dir.glob("epoch_*"))
+    except UnsafeFileError as error:
+        return [str(error)]
+
+
+def _details(summary: "RunSummary", *, is_folder: bool) -> str:
+    shown = {
+        **vars(summary),
+        "reward": _shown(summary.reward),
+        "score": _shown(summary.score),
+    }
+    if is_folder:
+        shown["checkpoints"] = ", ".join(_checkpoint_names(Path(summary.path))) or "-"
+    else:
+        shown["id"] = shown.pop("path")
+    width = max(map(len, shown))
+    values = {name: "-" if value is None else str(value) for name, value in shown.items()}
+    return "\n".join(f"{name:<{width}}  {printable(value)}" for name, value in values.items())

@@ -1,0 +1,160 @@
+"""A run from start to saved result, for `metta train` and `metta resume`."""
+
+import itertools
+import math
+import shlex
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from metta.agent.policy import Policy
+from metta.cli.commands.resume import place_of, resume_command
+from metta.cli.plot import draw_learning_curve
+from metta.cli.tables import say
+from metta.errors import ConfigError, MettaError
+from metta.loggers.events.history import stream_rows
+from metta.replays.file import list_replays
+from metta.rl.components.trainer import Trainer
+from metta.secrets import scrub
+from metta.store.checkpoints.files import list_checkpoints
+from metta.store.run_directory import RunDirectory
+from metta.train.layers import Resolved
+from metta.train.train_config import TrainingConfig
+
+__all__ = ["new_run_dir", "train", "train_in"]
+
+MAX_CURVE_POINTS = 4096
+MAX_QUICK_BYTES = 32 * 2**20
+"""Of an event log that is read all through when a signal stops training."""
+
+
+def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
+    """Train in a new folder below `output`, or in that of `run`, where training may go on."""
+    folder = new_run_dir(output, resolved.config) if run is None else output / run
+    return train_in(folder, resolved.config, resolved.provenance(), allow_inexact=allow_inexact)
+
+
+def train_in(  # noqa: PLR0913  # all but the first three by name
+    folder: Path,
+    config: TrainingConfig,
+    provenance: Mapping[str, Any],
+    *,
+    allow_inexact: bool = False,
+    policy: Policy | None = None,
+    checkpoint_dir: str | None = None,
+    replay_dir: str | None = None,
+    changes: Collection[str] | None = None,
+) -> int:
+    """Train, score, save and draw; returns the exit code. `policy` is the one to begin with.
+
+    Ctrl-C, SIGTERM and the end of the terminal stop training at the end of an epoch, and still save what
+    was learned. Where the folder holds a checkpoint, training goes on from there; `changes` is that of
+    `RunSession`.
+    """
+    run = RunDirectory(folder)
+    given = {"checkpoint_dir": checkpoint_dir, "replay_dir": replay_dir}
+    checkpoints = checkpoint_dir or place_of(run, "checkpoint_dir", given)
+    again = resume_command(run.path, given)
+    before = list_checkpoints(checkpoints)
+    trainer = Trainer(
+        config,
+        None,
+        policy,
+        run_dir=folder,
+        provenance=provenance,
+        allow_inexact=allow_inexact,
+        checkpoint_dir=checkpoint_dir,
+        replay_dir=replay_dir,
+        changes=changes,
+    )
+    try:
+        trainer.setup()
+        total, seed = config.trainer.total_timesteps, config.trainer.seed
+        say(f"training {config.env} for {total:,} steps in {folder} (seed {seed})")
+        if trainer.session is not None and trainer.session.promise is not None:
+            say(scrub(trainer.session.promise.describe()))
+        if before:
+            say(f"goes on from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
+        trainer.train()
+    except KeyboardInterrupt:
+        if list_checkpoints(checkpoints):
+            say(f"interrupted; go on with: {again}")
+        raise
+    finally:
+        trainer.cleanup()
+    # a signal that comes when the goal is reached stops nothing but evaluations in the background
+    is_done = trainer.state.agent_step >= config.trainer.total_timesteps
+    is_done = is_done and not trainer.state.owes_scores
+    stop_signal = None if is_done else trainer.stop_signal
+    _report(trainer, run, config.env, again, is_stopped=stop_signal is not None)
+    return 0 if stop_signal is None else 128 + stop_signal
+
+
+def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_stopped: bool) -> None:
+    """Say what came of it and where it is."""
+    state, episodes = trainer.state, trainer.evaluation_manager.episodes
+    if is_stopped:
+        say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); go on with: {again}")
+    elif episodes is not None:
+        say(f"reached a mean return of {episodes.mean:.1f} (std {episodes.returns.std():.1f}) over "
+              f"{len(episodes.returns)} fresh episodes after {state.agent_step:,} steps")  # fmt: skip
+    record = state.policies.latest_saved_policy_record
+    if record is not None:
+        say(f"the policy is in {record.uri.removeprefix('file://')}")
+    say(f"settings, metrics and events are in {run.path}")
+    replays = run.replay_dir if trainer.session is None else trainer.session.replay_dir
+    if list_replays(replays):
+        is_own = replays.is_relative_to(run.path)
+        watched = shlex.join(["metta", "replay", str(run.path if is_own else replays)])
+        say(f"watch what it does: {watched}")
+    if is_stopped and run.events_file.stat().st_size > MAX_QUICK_BYTES:
+        say("the learning curve is drawn when training is done: the event log is large")
+        return
+    try:
+        curve = draw_learning_curve(run.curve_file, learning_curve(run.events_file), env)
+        say(f"drew the learning curve to {curve}")
+    except MettaError as error:  # a missing extra, or an event log with a bad line
+        say(f"no learning curve: {error}")
+
+
+def learning_curve(events_file: Path) -> list[dict[str, float]]:
+    """``agent_step`` and ``episode_return`` of rows that a run logged, also before it was resumed.
+
+    Of many rows, every second is left out, or three of four, and so on, but never the last.
+    """
+    points: list[tuple[int, float]] = []
+    last, stride, number = (-1, math.nan), 1, 0
+    for row in stream_rows(events_file, with_late_scores=False):
+        reward = row.metrics.get("overview/reward", math.nan)
+        if row.agent_step == last[0]:
+            if math.isnan(reward):
+                continue  # a last row with scores only
+        elif last[0] >= 0:
+            if number % stride == 0:
+                points.append(last)
+            number += 1
+            if len(points) > MAX_CURVE_POINTS:
+                points, stride = points[::2], 2 * stride
+        last = row.agent_step, reward
+    points += [last] if last[0] >= 0 else []
+    return [{"agent_step": float(step), "episode_return": reward} for step, reward in points]
+
+
+def new_run_dir(output: Path, config: TrainingConfig) -> Path:
+    """A folder that no other run has, also when two begin in the same second."""
+    stem = f"{config.experiment_name}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {str(output)!r} cannot be made: {error.strerror}") from error
+    for number in itertools.count(1):
+        run_dir = output / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            run_dir.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"{str(run_dir)!r} cannot be made: {error.strerror}") from error
+        break
+    return run_dir

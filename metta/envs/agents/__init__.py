@@ -1,0 +1,1 @@
+"""Environments of many agents: agents as rows, groups of agents, PettingZoo, mettagrid."""

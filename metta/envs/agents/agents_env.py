@@ -1,0 +1,216 @@
+"""A PettingZoo parallel environment as one `gymnasium.Env` whose observation holds all of its agents.
+
+Agents may die or join. What happened to each in a step travels with the observations, so that many agents
+go through the same processes, logs and checkpoints as one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
+from metta.errors import EnvError
+from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
+
+__all__ = [
+    "ACTED",
+    "ENDED",
+    "FLAGS",
+    "MASKS",
+    "OBS",
+    "REWARDS",
+    "STARTED",
+    "STOPPED",
+    "AgentsEnv",
+    "AgentsSpace",
+    "is_parallel_env",
+]
+
+OBS, REWARDS, FLAGS, MASKS = "agents", "rewards", "flags", "masks"
+ACTED, ENDED, STOPPED, STARTED = 1, 2, 4, 8
+"""Bits of an agent's flags: its action was taken; its episode terminated; was truncated; just began."""
+_FLAG_BITS = 16
+
+
+def is_parallel_env(env: Any) -> bool:
+    """Whether an object speaks PettingZoo's parallel interface."""
+    return (
+        not isinstance(env, gymnasium.Env)
+        and hasattr(env, "possible_agents")
+        and callable(getattr(env, "observation_space", None))
+        and callable(getattr(env, "step", None))
+    )
+
+
+class AgentsSpace(spaces.Dict):
+    """Leaves ``[A, ...]`` of all agents' observations, and what happened to them in the last step."""
+
+    def __init__(self, agents: list[str], observation: Any, action: Any) -> None:
+        self.agents = agents
+        self.agent_observation_space: spaces.Space[Any] = observation
+        self.agent_action_space: spaces.Space[Any] = action
+        self.spec = obs_spec_of(observation)
+        self.mask_layout = mask_layout_of(action) if self.spec.mask_path is not None else None
+        count = len(agents)
+        parts: dict[str, spaces.Space[Any]] = {
+            leaf.key: _box((count, *leaf.shape), leaf.dtype) for leaf in self.spec.leaves
+        }
+        members: dict[str, spaces.Space[Any]] = {
+            OBS: spaces.Dict(parts),
+            REWARDS: _box((count,), np.dtype(np.float32)),
+            FLAGS: spaces.Box(0, _FLAG_BITS - 1, (count,), np.uint8),
+        }
+        if self.mask_layout is not None:
+            members[MASKS] = spaces.Box(0, 1, (count, self.mask_layout.size), np.uint8)
+        super().__init__(members)
+
+    @property
+    def num_agents(self) -> int:
+        """All that can ever take part."""
+        return len(self.agents)
+
+
+def _box(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, np.float32)
+    limits = np.iinfo(dtype)
+    return spaces.Box(limits.min, limits.max, shape, dtype.type)
+
+
+class AgentsEnv(gymnasium.Env[Any, Any]):
+    """All agents of a parallel environment at once; its episode is over when no agent is left.
+
+    Actions have one entry per possible agent, in their order; those of agents who are not there are not
+    taken. The observation of an agent who is not there is zero. The first observation of an episode still
+    tells what happened in the last step of the one before it.
+    """
+
+    observation_space: AgentsSpace
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.agents = [str(agent) for agent in env.possible_agents]
+        self._names = list(env.possible_agents)
+        first = self._names[0] if self._names else None
+        if first is None:
+            raise EnvError(f"{env} has no possible_agents; they are the rows of the training")
+        observation, action = env.observation_space(first), env.action_space(first)
+        for name in self._names[1:]:
+            _check_agent(env, name, observation, action)
+        self.observation_space = AgentsSpace(self.agents, observation, action)
+        self.action_space = _batched(action, len(self._names))
+        self._spec: ObsSpec = self.observation_space.spec
+        self._layout: MaskLayout | None = self.observation_space.mask_layout
+        self._rewards = np.zeros(len(self._names), np.float32)
+        self._flags = np.zeros(len(self._names), np.uint8)
+        self._numbers: dict[str, float] = {}
+        self._is_over = False
+        self.render_mode = getattr(env, "render_mode", None)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; flags and rewards are those of the step before."""
+        observations, _ = self.env.reset(seed=seed, options=options)
+        if not self._is_over:
+            self._clear()
+        self._numbers, self._is_over = {}, False
+        over = np.zeros_like(self._flags)
+        return self._observe(observations, over), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Let every agent that is there act."""
+        alive = set(self.env.agents)
+        actions = {
+            name: self._action_of(action, index)
+            for index, name in enumerate(self._names)
+            if name in alive
+        }
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        self._clear()
+        present = set(self.env.agents)
+        for index, name in enumerate(self._names):
+            flags = 0
+            if name in alive:
+                flags = ACTED | (ENDED * bool(terminated[name])) | (STOPPED * bool(truncated[name]))
+                self._rewards[index] = rewards[name]
+                self._note_numbers(index, infos.get(name, {}))
+            elif name in present:
+                flags = STARTED
+            self._flags[index] = flags
+        self._is_over = not present
+        cut = self._is_over and bool((self._flags & STOPPED).any())
+        seen = self._observe(observations, self._flags & (ENDED | STOPPED))
+        return seen, 0.0, self._is_over and not cut, cut, self._numbers if self._is_over else {}
+
+    def render(self) -> Any:
+        """What the environment draws."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def __str__(self) -> str:
+        return str(self.env)
+
+    def _action_of(self, action: Any, index: int) -> Any:
+        one = action[index]
+        # a python number where an agent's action is one: many environments use it as an index
+        return one.item() if np.ndim(one) == 0 else one
+
+    def _note_numbers(self, index: int, info: Mapping[str, Any]) -> None:
+        for name, value in info.items():
+            if isinstance(value, (int, float, np.number)) and name != MASK_KEY:
+                self._numbers[f"{index}/{name}"] = float(value)
+
+    def _clear(self) -> None:
+        # new arrays: the last ones may have been kept
+        self._rewards, self._flags = np.zeros_like(self._rewards), np.zeros_like(self._flags)
+
+    def _observe(self, observations: Mapping[Any, Any], over: np.ndarray) -> dict[str, Any]:
+        """What all agents see; those who are `over` ``[A]`` take no action, so their masks do not count."""
+        leaves = self._spec.zeros(len(self._names))
+        masks = None
+        if self._layout is not None:
+            masks = np.ones((len(self._names), self._layout.size), np.bool_)
+        for index, name in enumerate(self._names):
+            if name not in observations:
+                continue
+            self._spec.write(observations[name], leaves, index)
+            if masks is not None and self._layout is not None and not over[index]:
+                self._layout.write(self._spec.mask_of(observations[name]), masks[index])
+        seen = {OBS: leaves, REWARDS: self._rewards, FLAGS: self._flags}
+        return seen if masks is None else {**seen, MASKS: masks.astype(np.uint8)}
+
+
+def _check_agent(env: Any, name: Any, observation: Any, action: Any) -> None:
+    own = env.observation_space(name), env.action_space(name)
+    if obs_spec_of(own[0]) == obs_spec_of(observation) and own[1] == action:
+        return
+    raise EnvError(
+        f"agent {name!r} of {env} has observations {own[0]} and actions {own[1]}, but the first one has "
+        f"{observation} and {action}; agents that train together need the same spaces (pad them, e.g. "
+        "with supersuit.pad_observations_v0 and pad_action_space_v0)"
+    )
+
+
+def _batched(space: spaces.Space[Any], count: int) -> spaces.Space[Any]:
+    """One action for each of `count` agents."""
+    if isinstance(space, spaces.Discrete):
+        start = np.full(count, space.start, np.int64)
+        return spaces.MultiDiscrete(np.full(count, space.n), dtype=np.int64, start=start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(
+            np.stack([space.nvec] * count), dtype=np.int64, start=np.stack([space.start] * count)
+        )
+    if isinstance(space, spaces.Box):
+        return spaces.Box(
+            np.stack([space.low] * count), np.stack([space.high] * count), dtype=space.dtype.type
+        )
+    raise EnvError(
+        f"agents with actions of {space} cannot be trained; Discrete, MultiDiscrete and Box can"
+    )

@@ -1,0 +1,1 @@
+"""Vectorised environments behind `VecEnv`: serial, multi-process, Gymnasium's own."""

@@ -1,0 +1,1 @@
+"""Bringing environments back: trying how, reading their state, repeating episodes."""

@@ -1,0 +1,137 @@
+"""The layout of a saved vectorised environment: its class, and what that class needs."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+from metta.envs.call_order import CallOrder
+from metta.envs.restore.env_values import UnreadableStateError
+from metta.envs.restore.episode_log import EpisodeLog
+from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.tasked_env import RowTasks
+from metta.envs.vec_env import RestoreClass, RestorePromise
+from metta.errors import ConfigError, MettaWarning, StateError
+
+__all__ = [
+    "boundary_state",
+    "class_of_state",
+    "load_arrays",
+    "load_tasks",
+    "promise_of_arrays",
+    "replay_state",
+    "snapshot_rows",
+    "snapshot_state",
+    "state_of_arrays",
+    "with_tasks",
+]
+
+SavedClass = Literal["snapshot", "replay", "boundary"]
+
+
+def boundary_state() -> dict[str, Any]:
+    """Nothing is known of the environments: whoever loads this resets them."""
+    return {"class": "boundary"}
+
+
+def snapshot_state(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `read` gives; a `boundary` with a warning where it cannot be read any more."""
+    try:
+        return {"class": "snapshot", **read()}
+    except UnreadableStateError as error:
+        _warn_of_boundary(str(error))
+        return boundary_state()
+
+
+def state_of_arrays(
+    order: CallOrder, restore_class: RestoreClass, read: Callable[[], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The state of environments that are all in arrays; `boundary` before their first reset."""
+    if not order.stands_still("state_dict()") or restore_class != "snapshot":
+        return boundary_state()
+    return {"class": "snapshot", **read()}
+
+
+def load_arrays(
+    state: Mapping[str, Any],
+    order: CallOrder,
+    rows: RowArrays,
+    load: Callable[[Mapping[str, Any]], None],
+    name: str,
+) -> None:
+    """Let `load` take back what `state_of_arrays` gave; after a `boundary`, `reset` comes next."""
+    order.forget()
+    saved_class = class_of_state(state)
+    if saved_class == "boundary":
+        return
+    if saved_class != "snapshot":
+        raise StateError(
+            f"the saved environments are of class {saved_class!r}; {name} are saved as 'snapshot'"
+        )
+    load(state)
+    rows.begin_episodes()
+    order.stand()
+
+
+def replay_state(log: EpisodeLog) -> dict[str, Any]:
+    """Seeds and actions of all rows; a `boundary` with a warning where some were not kept."""
+    unknown = log.unknown_rows()
+    if unknown:
+        _warn_of_boundary(f"the actions of rows {unknown} since their last reset are not known")
+        return boundary_state()
+    return {"class": "replay", **log.state()}
+
+
+def promise_of_arrays(wanted: RestoreClass | Literal["auto"], name: str) -> RestorePromise:
+    """What environments promise whose whole state is in arrays: `snapshot`, or less if asked for."""
+    if wanted == "replay":
+        raise ConfigError(
+            f"environments of class 'replay' were asked for, but {name} give their state; ask for 'auto'"
+        )
+    if wanted in ("boundary", "sync_reset"):
+        return RestorePromise(wanted, "as asked for")
+    return RestorePromise("snapshot", "")
+
+
+def class_of_state(state: Mapping[str, Any]) -> SavedClass:
+    """The class in which environments were saved."""
+    for name in get_args(SavedClass):
+        if state.get("class") == name:
+            found: SavedClass = name
+            return found
+    raise StateError(
+        f"the saved environments are of class {state.get('class')!r}; known are "
+        f"{', '.join(get_args(SavedClass))}"
+    )
+
+
+def snapshot_rows(state: Mapping[str, Any], num_rows: int) -> list[Mapping[str, Any]]:
+    """The saved states of all rows, of which there must be as many as here."""
+    rows = state.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise StateError("the saved environments have no list of rows")
+    if len(rows) != num_rows:
+        raise StateError(
+            f"{len(rows)} environments were saved, but there are {num_rows} here; use the same number"
+        )
+    return rows
+
+
+def with_tasks(state: dict[str, Any], tasks: RowTasks, num_tasks: int) -> dict[str, Any]:
+    """A state with the tasks of its environments, where there is more than one."""
+    is_kept = num_tasks > 1 and state["class"] != "boundary"
+    return {**state, **tasks.state()} if is_kept else state
+
+
+def load_tasks(state: Mapping[str, Any], tasks: RowTasks, num_tasks: int) -> None:
+    """Take back the tasks of a state; a `boundary` has none."""
+    if num_tasks > 1 and class_of_state(state) != "boundary":
+        tasks.load(state, num_tasks)
+
+
+def _warn_of_boundary(reason: str) -> None:
+    warnings.warn(
+        f"environments are saved without their state, so a resumed run will begin fresh episodes: "
+        f"{reason}",
+        MettaWarning,
+        stacklevel=4,
+    )

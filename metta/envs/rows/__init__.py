@@ -1,0 +1,1 @@
+"""Gymnasium environments as rows of arrays: specs, masks, stepping, tasks."""

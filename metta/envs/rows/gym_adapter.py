@@ -1,0 +1,294 @@
+"""Gymnasium environments as rows: one environment, one row, reset in the step that ends its episode."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from metta.envs.rows.row_arrays import FiniteCheck, RowArrays
+from metta.envs.rows.row_spec import GymEnv, RowSpec, episode_seed, reset_env
+from metta.envs.rows.tasked_env import RowTasks, load_state_of, state_of
+from metta.envs.vec_env import ObsArrays
+from metta.errors import EnvError, StateError
+from metta.spaces import MASK_KEY
+
+__all__ = ["GymRows", "as_number", "as_reward"]
+
+
+def as_number(value: Any) -> float | None:
+    """A python or numpy number (bool too, zero-dimensional arrays too) as a float; else None."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    if (
+        isinstance(value, (np.generic, np.ndarray))
+        and value.ndim == 0
+        and value.dtype.kind in "biuf"
+    ):
+        return float(value)
+    return None
+
+
+def as_reward(value: Any) -> float:
+    """A reward in any usual disguise (numpy scalar, bool, array with one element) as a float."""
+    number = as_number(value)
+    if number is None and isinstance(value, np.ndarray) and value.size == 1:
+        number = as_number(value.reshape(()))
+    if number is None:
+        raise EnvError(
+            f"the reward is {value!r} ({type(value).__name__}); step() must return one real number"
+        )
+    return number
+
+
+def _numbers(info: dict[str, Any]) -> dict[str, float]:
+    numbers = {}
+    for name, value in info.items():
+        number = as_number(value)
+        if number is not None:
+            numbers[str(name)] = number
+    return numbers
+
+
+def _close(env: GymEnv, row: int) -> None:
+    try:
+        env.close()
+    except Exception as error:
+        raise EnvError(f"row {row} failed in close(): {type(error).__name__}: {error}") from error
+
+
+class GymRows:
+    """Environments of some neighbouring rows, stepped one after another in this process.
+
+    `arrays` and the observations given to `reset` and `step` have one entry per row here. The rows own
+    their environments: `close` closes them. Every episode is seeded: the k-th of a row (from 0) with
+    `episode_seed(row seed, k)`, so that it depends on nothing played before. With `tasks`, environments
+    are `TaskedEnv`s, and each episode is of the task that is next for its row when it begins.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[GymEnv],
+        spec: RowSpec,
+        arrays: RowArrays,
+        first_row: int,
+        tasks: RowTasks | None = None,
+    ) -> None:
+        for row, env in enumerate(envs, first_row):
+            spec.check(env, row)
+        self._envs = list(envs)
+        self._env_steps = [env.step for env in envs]
+        self._spec = spec
+        self._arrays = arrays
+        self._first_row = first_row
+        self._tasks = tasks
+        self._finite = FiniteCheck(spec.obs_spec)
+        self._step = 0
+        self._any_ended = True
+        self.row_seeds = np.zeros(len(self._envs), np.int64)
+        """The seeds given to the last `reset`."""
+        self.episodes = np.zeros(len(self._envs), np.int64)
+        """The number of each row's present episode, counted from that reset."""
+        self._leaf = spec.obs_spec.leaves[0]
+        """The only one where observations are plain arrays."""
+        self.any_cut = False
+        """Whether the last step cut an episode short (truncated and not terminated)."""
+        self.infos: list[tuple[int, dict[str, float]]] = []
+        """Numbers reported by the episodes that ended in the last step: (row here, name -> value)."""
+
+    def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> None:
+        """Begin episode 0 in every row."""
+        self.row_seeds[:] = seeds
+        self.episodes.fill(0)
+        self._begin_episodes(obs_out)
+
+    def begin_fresh(self, obs_out: ObsArrays) -> None:
+        """Leave every episode unfinished and begin the next one; no action is taken (`valid` is False)."""
+        self.episodes += 1
+        self._begin_episodes(obs_out)
+        self._arrays.valid.fill(False)
+
+    def step(self, actions: np.ndarray, obs_out: ObsArrays) -> None:
+        """Take one action per row; `actions` must be memory that environments may keep."""
+        self._begin_step()
+        rewards, env_steps = self._arrays.rewards, self._env_steps
+        masked = self._arrays.action_mask is not None
+        key, shape, dtype = self._leaf.key, self._leaf.shape, self._leaf.dtype
+        plain_out = obs_out[key] if self._spec.obs_spec.is_plain else None
+        ndarray, row = np.ndarray, 0
+        try:
+            for row, action in enumerate(actions):
+                obs, reward, terminated, truncated, info = env_steps[row](action)
+                rewards[row] = reward if type(reward) is float else as_reward(reward)
+                if terminated or truncated:
+                    obs, info = self._end_episode(row, obs, (terminated, truncated), info)
+                if (
+                    plain_out is not None
+                    and type(obs) is ndarray
+                    and obs.dtype is dtype
+                    and obs.shape == shape
+                ):
+                    plain_out[row] = obs
+                else:
+                    self._spec.obs_spec.write(obs, obs_out, row)
+                if masked:
+                    self._write_mask(row, obs, info)
+        except Exception as error:
+            raise self._failed(row, error) from error
+        self._finite.rewards(rewards, first_row=self._first_row, step=self._step)
+        self._finite.observations(obs_out, first_row=self._first_row, step=self._step)
+
+    def row_states(self) -> list[dict[str, Any]]:
+        """Where each row stands: its seed, the number of its episode, and its environment's state."""
+        return [
+            {"seed": int(seed), "episode": int(episode), "env": state_of(env)}
+            for seed, episode, env in zip(self.row_seeds, self.episodes, self._envs, strict=True)
+        ]
+
+    def load_row_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Bring each environment to where it stood; observations and masks stay with the caller."""
+        if len(states) != len(self._envs):
+            raise StateError(f"got the states of {len(states)} rows for {len(self._envs)} rows")
+        for row, (env, state) in enumerate(zip(self._envs, states, strict=True)):
+            try:
+                self.row_seeds[row], self.episodes[row] = state["seed"], state["episode"]
+                self._reset_row(row)
+                load_state_of(env, state["env"])
+            except (ArithmeticError, LookupError, TypeError, ValueError, StateError) as error:
+                raise StateError(
+                    f"the saved state of row {self._first_row + row} does not fit {env}: {error}"
+                ) from error
+        self._stand_still()
+
+    def replay(
+        self,
+        seeds: Sequence[int] | np.ndarray,
+        episodes: Sequence[int] | np.ndarray,
+        actions: Sequence[np.ndarray],
+        obs_out: ObsArrays,
+    ) -> None:
+        """Begin a given episode in every row and repeat its actions ``[L_i, ...]``, L_i for row i.
+
+        The last observations and masks are written; flags say that nothing ended.
+        """
+        self.row_seeds[:] = seeds
+        self.episodes[:] = episodes
+        self._stand_still()
+        for row, row_actions in enumerate(actions):
+            self._replay_row(row, row_actions, obs_out)
+        self._finite.observations(obs_out, first_row=self._first_row, step=0)
+
+    def close(self) -> None:
+        """Close every environment, in order, even where one of them fails to."""
+        with ExitStack() as closing:
+            for row in reversed(range(len(self._envs))):
+                closing.callback(_close, self._envs[row], self._first_row + row)
+
+    def _begin_step(self) -> None:
+        self._step += 1
+        if self._any_ended:
+            self._any_ended, self.any_cut, self.infos = False, False, []
+            self._arrays.clear_ends()
+            self._arrays.valid.fill(True)
+
+    def _begin_episodes(self, obs_out: ObsArrays) -> None:
+        self._step = 0
+        self._any_ended, self.any_cut, self.infos = True, False, []
+        for row in range(len(self._envs)):
+            observation, info = self._begin_row(row)
+            try:
+                self._spec.obs_spec.write(observation, obs_out, row)
+                self._write_mask(row, observation, info)
+            except Exception as error:
+                raise self._failed(row, error) from error
+        self._arrays.begin_episodes()
+        self._finite.observations(obs_out, first_row=self._first_row, step=0)
+
+    def _begin_row(self, row: int) -> tuple[Any, dict[str, Any]]:
+        """A new episode, of the task that comes next."""
+        if self._tasks is not None:
+            self._tasks.now[row] = self._tasks.next[row]
+        return self._reset_row(row)
+
+    def _reset_row(self, row: int) -> tuple[Any, dict[str, Any]]:
+        if self._tasks is not None:
+            self._take_task(row, int(self._tasks.now[row]))
+        seed = episode_seed(int(self.row_seeds[row]), int(self.episodes[row]))
+        return reset_env(self._envs[row], self._first_row + row, seed)
+
+    def _take_task(self, row: int, task: int) -> None:
+        try:
+            self._envs[row].begin_task(task)  # type: ignore[attr-defined]  # a TaskedEnv
+        except Exception as error:
+            raise self._failed(row, error) from error
+
+    def _stand_still(self) -> None:
+        """Flags of rows that stand inside their episodes."""
+        self._step = 0
+        self._any_ended, self.any_cut, self.infos = True, False, []
+        self._arrays.begin_episodes()
+        self._arrays.starts.fill(False)
+
+    def _replay_row(self, row: int, actions: np.ndarray, obs_out: ObsArrays) -> None:
+        observation, info = self._reset_row(row)
+        try:
+            for self._step, action in enumerate(actions, 1):
+                observation, _, terminated, truncated, info = self._env_steps[row](action)
+                if terminated or truncated:
+                    raise EnvError(
+                        f"the episode ended after {self._step} of {len(actions)} repeated actions; it "
+                        "had not ended the first time, so the environment is not deterministic"
+                    )
+            self._spec.obs_spec.write(observation, obs_out, row)
+            self._write_mask(row, observation, info)
+        except Exception as error:
+            raise self._failed(row, error) from error
+        self._step = 0
+
+    def _end_episode(
+        self, row: int, observation: Any, end: tuple[Any, Any], info: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        arrays, (terminated, truncated) = self._arrays, end
+        self._any_ended = True
+        arrays.terminated[row], arrays.truncated[row] = bool(terminated), bool(truncated)
+        arrays.starts[row] = True
+        if not terminated:
+            # before the reset: an environment may reuse one buffer for all its observations
+            self._spec.obs_spec.write(observation, arrays.final_obs, row)
+            self._finite.final_observation(
+                arrays.final_obs, row, first_row=self._first_row, step=self._step
+            )
+            self.any_cut = True
+        if self._spec.probed and self._spec.mask_layout is None and MASK_KEY in info:
+            raise EnvError(
+                f"info has an {MASK_KEY!r}, but the info of the first reset had none; give it in the "
+                "info of every step() and reset()"
+            )
+        numbers = _numbers(info)
+        if numbers:
+            # a new list: the one of the step before may have been kept
+            self.infos = [*self.infos, (row, numbers)]
+        self.episodes[row] += 1
+        return self._begin_row(row)
+
+    def _write_mask(self, row: int, observation: Any, info: dict[str, Any]) -> None:
+        layout, masks = self._spec.mask_layout, self._arrays.action_mask
+        if layout is None or masks is None:
+            return
+        if self._spec.obs_spec.mask_path is not None:
+            mask = self._spec.obs_spec.mask_of(observation)
+        elif MASK_KEY in info:
+            mask = info[MASK_KEY]
+        else:
+            raise EnvError(
+                f"info has no {MASK_KEY!r}, though the first reset had one; give it in the info of "
+                "every step() and reset()"
+            )
+        layout.write(mask, masks[row])
+
+    def _failed(self, row: int, error: Exception) -> EnvError:
+        kind = "" if isinstance(error, EnvError) else f"{type(error).__name__}: "
+        return EnvError(
+            f"row {self._first_row + row} ({self._envs[row]}) failed at step {self._step}: "
+            f"{kind}{error}"
+        )

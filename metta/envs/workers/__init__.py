@@ -1,0 +1,1 @@
+"""Worker processes: start, command, watch, replace and end them."""

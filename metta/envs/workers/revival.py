@@ -1,0 +1,182 @@
+"""Bringing rows back into a worker that was started again, to the bit where environments allow it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from metta.envs.restore.deferred_log import DeferredLog
+from metta.envs.restore.env_values import UnreadableStateError
+from metta.envs.vec_env import ObsArrays
+from metta.envs.workers.jobs import RowRanges
+from metta.envs.workers.pool import Limit, WorkerPool
+from metta.envs.workers.shared_rows import SharedRows
+from metta.envs.workers.worker import BRING_TO, FRESH, GET_STATE, RESET, unpack
+from metta.envs.workers.worker_rows import RowPlace
+
+__all__ = ["Revival"]
+
+
+class Revival:
+    """What the trainer knows of its rows: enough to bring them back without the process that held them.
+
+    Unfinished episodes are repeated: seed, number and actions are in the log. Where that fails, or ends at
+    another observation than the one that was handed out last, rows are *lost*: they begin fresh episodes
+    in place of the step under way, or of the next one.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        shared: SharedRows,
+        log: DeferredLog,
+        ranges: RowRanges,
+        limits: tuple[Limit, Limit],
+        tasks: np.ndarray,
+    ) -> None:
+        self._pool, self._shared, self._log, self._ranges = pool, shared, log, ranges
+        self._step_limit, self._start_limit = limits
+        self._tasks = tasks
+        self._seen: list[ObsArrays | None] = [None] * len(ranges[0])
+        self._states: Sequence[Mapping[str, Any]] = ()
+        self.lost: list[set[int]] = [set() for _ in ranges[0]]
+        """For each group, workers whose rows begin fresh episodes in place of a step."""
+        self.num_lost_rows = 0
+
+    def begin(self, states: Sequence[Mapping[str, Any]] = ()) -> None:
+        """All rows were placed anew; `states`: by what `GymRows.row_states` had said of each row."""
+        self._seen = [None] * len(self._seen)
+        self._states = states
+        for workers in self.lost:
+            workers.clear()
+
+    def hand_out(self, group: int, obs: ObsArrays) -> None:
+        """Remember where the caller keeps what it saw last; it is not copied."""
+        self._seen[group] = obs
+
+    def bring_back(self, worker: int, failed_before: bool) -> str:
+        """A `ComeBack`: rows as they stood, then the steps under way once more."""
+        why = "it failed again when its episodes were repeated" if failed_before else ""
+        why = why or self._bring_to_places(worker)
+        if why:
+            self._lose(worker)
+        for group in self._pool.steps_under_way:
+            self._take_step(worker, group)
+        return why
+
+    def drop_steps(self, worker: int, failed_before: bool) -> str:
+        """A `ComeBack` for rows that will be placed anew anyway."""
+        del failed_before
+        for group in self._pool.steps_under_way:
+            self._pool.excuse(worker, group)
+        return ""
+
+    def reset(self, worker: int, failed_before: bool) -> str:
+        """A `ComeBack` by the reset that is under way."""
+        del failed_before
+        self._pool.send(worker, RESET, self._start_limit)
+        self._pool.wait_for(worker, RESET, self._start_limit)
+        return ""
+
+    def load(self, worker: int, failed_before: bool) -> str:
+        """A `ComeBack` to places that are being loaded."""
+        del failed_before
+        self.send_places(worker)
+        self._pool.wait_for(worker, BRING_TO, self._start_limit)
+        return ""
+
+    def tell_states(self, worker: int, failed_before: bool) -> str:
+        """A `ComeBack` of a worker that was asked for the states of its rows; lost rows have none."""
+        why = self.bring_back(worker, failed_before)
+        if why:
+            self._pool.excuse(worker, GET_STATE)
+            return why
+        self._pool.send(worker, GET_STATE, self._start_limit)
+        self._pool.wait_for(worker, GET_STATE, self._start_limit)
+        return ""
+
+    def check_none_lost(self) -> None:
+        """Refuse to save rows that stand nowhere until the next step."""
+        if any(self.lost):
+            raise UnreadableStateError("some rows lost their episodes just now, with their worker")
+
+    def send_step(self, worker: int, group: int) -> None:
+        """Begin a step in one worker; lost rows begin their episodes instead."""
+        if worker not in self.lost[group]:
+            self._pool.send(worker, group, self._step_limit)
+            return
+        log, rows = self._log.log, slice(*self._ranges[worker][group])
+        fresh = group, log.seeds[rows].tolist(), log.episodes[rows].tolist()
+        self._pool.send(worker, FRESH, self._start_limit, fresh)
+
+    def take_lost(self, group: int) -> np.ndarray:
+        """Rows ``[K]`` of a group (the first is 0) that began fresh episodes; they are found again."""
+        first = self._ranges[0][group][0]
+        workers, self.lost[group] = sorted(self.lost[group]), set()
+        return np.concatenate(
+            [np.arange(*self._ranges[worker][group], dtype=np.int64) - first for worker in workers]
+        )
+
+    def send_places(self, worker: int) -> None:
+        """Let a worker bring its rows, save lost ones, to where they stand."""
+        places = {
+            group: [self._place(row) for row in rows]
+            for group, rows in self._standing(worker).items()
+        }
+        self._pool.send(worker, BRING_TO, self._start_limit, places)
+
+    def _standing(self, worker: int) -> dict[int, range]:
+        """The rows of each group that are not lost."""
+        return {
+            group: range(*rows)
+            for group, rows in enumerate(self._ranges[worker])
+            if worker not in self.lost[group]
+        }
+
+    def _take_step(self, worker: int, group: int) -> None:
+        self.send_step(worker, group)
+        is_lost = worker in self.lost[group]
+        self._pool.wait_for(worker, group, self._start_limit if is_lost else self._step_limit)
+
+    def _bring_to_places(self, worker: int) -> str:
+        """Why the rows of a worker could not be brought back; empty where they were."""
+        standing = self._standing(worker)
+        unknown = {row for rows in standing.values() for row in rows}
+        unknown &= set(self._log.log.unknown_rows())
+        if unknown:
+            return f"how the episodes of rows {sorted(unknown)} began is not known"
+        self._pool.expect(BRING_TO)
+        self.send_places(worker)
+        answer = self._pool.wait_for(worker, BRING_TO, self._start_limit)
+        self._pool.forget(BRING_TO)
+        error = unpack(answer.payload)
+        if error is not None:
+            return str(error)
+        if not all(self._is_as_seen(group, rows) for group, rows in standing.items()):
+            return "environments showed other observations when their episodes were repeated"
+        return ""
+
+    def _place(self, row: int) -> RowPlace:
+        """Where a row stood when it was last handed out."""
+        log = self._log.log
+        seed, episode = int(log.seeds[row]), int(log.episodes[row])
+        state = self._states[row] if self._states else None
+        if state is not None and state["episode"] != episode:
+            # a later episode, whose beginning is known
+            state = None
+        return RowPlace(seed, episode, state, log.actions_of(row), int(self._tasks[row]))
+
+    def _is_as_seen(self, group: int, rows: range) -> bool:
+        seen, first = self._seen[group], self._ranges[0][group][0]
+        if seen is None:
+            return True
+        here, there = slice(rows.start, rows.stop), slice(rows.start - first, rows.stop - first)
+        return all(
+            np.array_equal(array[here], seen[key][there]) for key, array in self._shared.obs.items()
+        )
+
+    def _lose(self, worker: int) -> None:
+        for (first, stop), workers in zip(self._ranges[worker], self.lost, strict=True):
+            if worker not in workers:
+                workers.add(worker)
+                self.num_lost_rows += stop - first

@@ -1,0 +1,134 @@
+"""The rows of one worker: environments of every group, over the shared block."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metta.envs.rows.gym_adapter import GymRows
+from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.row_spec import EnvFactory, GymEnv, RowSpec, build_envs, probe_reset
+from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
+from metta.envs.workers.shared_rows import SharedRows
+from metta.errors import EnvError
+
+__all__ = ["RowPlace", "WorkerRows"]
+
+
+class RowPlace(NamedTuple):
+    """Where a row stands: the present episode's number, and how it got to where it is now."""
+
+    seed: int
+    """Of the row, not of the episode."""
+    episode: int
+    state: Mapping[str, Any] | None
+    """What `GymRows.row_states` said at the first of `actions`; None: that was the episode's first."""
+    actions: np.ndarray
+    """``[L, ...]``, taken since."""
+    task: int = 0
+
+
+class WorkerRows:
+    """A `GymRows` for each group; observations and results go to shared memory."""
+
+    def __init__(
+        self,
+        factories: Mapping[int, EnvFactory],
+        spec: RowSpec,
+        shared: SharedRows,
+        row_ranges: Sequence[tuple[int, int]],
+    ) -> None:
+        self._envs: dict[int, GymEnv] = build_envs(factories)
+        if spec.probed and 0 in self._envs:
+            probe_reset(self._envs[0])
+        self._spec = spec
+        self._slices = [slice(first, stop) for first, stop in row_ranges]
+        self._obs = [
+            {key: array[rows] for key, array in shared.obs.items()} for rows in self._slices
+        ]
+        self._actions = [shared.actions[rows] for rows in self._slices]
+        self._seeds = shared.seeds
+        tasked = any(isinstance(env, TaskedEnv) for env in self._envs.values())
+        self._tasks = (
+            RowTasks(np.zeros_like(shared.next_tasks), shared.next_tasks) if tasked else None
+        )
+        self.groups = [
+            GymRows(
+                [self._envs[row] for row in range(rows.start, rows.stop)],
+                spec,
+                shared.arrays.part(rows),
+                rows.start,
+                self._tasks_of(rows),
+            )
+            for rows in self._slices
+        ]
+
+    def _tasks_of(self, rows: slice) -> RowTasks | None:
+        return None if self._tasks is None else self._tasks.part(rows)
+
+    def reset(self) -> None:
+        """Begin episode 0 in every row, with the shared seeds."""
+        for rows, group, obs in zip(self._slices, self.groups, self._obs, strict=True):
+            group.reset(self._seeds[rows].tolist(), obs)
+
+    def step(self, group: int) -> GymRows:
+        """Take the shared actions in one group."""
+        rows = self.groups[group]
+        # a copy: an environment may keep the action it was given
+        rows.step(self._actions[group].copy(), self._obs[group])
+        return rows
+
+    def begin_fresh(self, group: int, seeds: Sequence[int], episodes: Sequence[int]) -> None:
+        """Begin the episodes that come after the given ones; no action is taken."""
+        rows = self.groups[group]
+        rows.row_seeds[:], rows.episodes[:] = seeds, episodes
+        rows.begin_fresh(self._obs[group])
+
+    def states(self) -> list[list[dict[str, Any]]]:
+        """Where the rows of each group stand."""
+        return [rows.row_states() for rows in self.groups]
+
+    def bring_to(
+        self, places: Mapping[int, Sequence[RowPlace]], sign_of_life: Callable[[], None]
+    ) -> None:
+        """Bring the rows of some groups to where they stood, and write what they observe there.
+
+        Results of steps stay as they are: a reader may still hold them.
+        """
+        for group, row_places in places.items():
+            rows = self.groups[group]
+            for row, place in enumerate(row_places):
+                obs = {key: array[row : row + 1] for key, array in self._obs[group].items()}
+                self._bring_row(self._slices[group].start + row, place, obs, sign_of_life)
+                rows.row_seeds[row], rows.episodes[row] = place.seed, place.episode
+
+    def _bring_row(
+        self,
+        number: int,
+        place: RowPlace,
+        obs: Mapping[str, np.ndarray],
+        sign_of_life: Callable[[], None],
+    ) -> None:
+        results = RowArrays.allocate(self._spec.obs_spec, 1, self._spec.mask_size)
+        tasks = self._tasks_of(slice(number, number + 1))
+        if tasks is not None:
+            tasks.now[0] = place.task
+        alone = GymRows([self._envs[number]], self._spec, results, number, tasks)
+        sign_of_life()
+        if place.state is None:
+            alone.replay([place.seed], [place.episode], [place.actions[:0]], obs)
+        else:
+            alone.load_row_states([place.state])
+        for taken, action in enumerate(place.actions, 1):
+            sign_of_life()
+            alone.step(np.array([action]), obs)
+            if results.starts[0]:
+                raise EnvError(
+                    f"the episode of row {number} ended after {taken} of {len(place.actions)} repeated "
+                    "actions; it had not ended the first time, so the environment is not deterministic"
+                )
+
+    def close(self) -> None:
+        """Close every environment."""
+        for rows in self.groups:
+            rows.close()

@@ -1,0 +1,128 @@
+"""A replay for people: every moment as text for a terminal, or as an image."""
+
+import math
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from metta.envs.grid.render import draw_rgb, draw_text
+from metta.errors import ConfigError
+from metta.replays.replay import Replay
+
+__all__ = ["caption_of", "half_blocks", "image_of", "shown_text", "text_of"]
+
+_STYLE = re.compile(r"\x1b\[[0-9;]{0,20}m")
+"""Colours and the like: all that a terminal may be told by a text out of a file."""
+_PIECES = re.compile(rf"({_STYLE.pattern})")
+_MOST_NUMBERS = 16
+_MOST_AGENTS = 16
+_LARGEST_SCALE = 64
+_MOST_IMAGE_BYTES = 256 * 2**20
+_MOST_ROWS = 2000
+"""Of pixels in a terminal: an image that is one pixel wide must not become millions of lines."""
+_CELL_PIXELS = 8
+_END = "\x1b[0m"
+
+
+def text_of(replay: Replay, moment: int, *, color: bool = True, width: int = 80) -> str:
+    """One moment as lines of text; images become blocks of up to `width` signs in a line.
+
+    Control characters of texts out of a file are shown as codes, but for colours.
+    """
+    draw: Callable[[], str] = {
+        "grid": lambda: draw_text(replay.world(moment), color=color),
+        "frames": lambda: half_blocks(replay.frame(moment), width),
+        "text": lambda: shown_text(replay.text(moment), color=color),
+        "observations": lambda: _numbers_of(replay, moment),
+    }[replay.info.kind]
+    return draw()
+
+
+def caption_of(replay: Replay, moment: int, totals: np.ndarray) -> str:
+    """One line about a moment; `totals` ``[A]`` are the rewards up to it."""
+    line = f"step {moment} of {replay.info.num_steps}"
+    if moment > 0:
+        actions = replay.actions(moment - 1)[:_MOST_AGENTS]
+        line += f"  actions {_brief(actions)}  rewards {_brief(replay.rewards(moment - 1))}"
+    mine = totals[np.array(replay.info.judged, bool)]
+    return f"{line}  return {mine.mean() if len(mine) else 0.0:.3g}"
+
+
+def image_of(replay: Replay, moment: int, *, scale: int | None = None) -> np.ndarray:
+    """One moment as an image ``[H, W, 3]`` uint8; a cell of a grid or a pixel is `scale` pixels wide.
+
+    None: 8 for grids, 1 for images. Texts and observations have none, and images of more than 256 MiB are
+    not drawn: `ConfigError`.
+    """
+    kind = replay.info.kind
+    if kind not in ("grid", "frames"):
+        raise ConfigError(
+            f"a replay of kind {kind!r} has no images; write it as .txt, or play it in a terminal"
+        )
+    size = scale or (_CELL_PIXELS if kind == "grid" else 1)
+    if not 1 <= size <= _LARGEST_SCALE:
+        raise ConfigError(f"scale={scale} pixels; use 1 to {_LARGEST_SCALE}")
+    height, width = replay.tracks["cells" if kind == "grid" else "frames"].shape[:2]
+    if height * width * size**2 * 3 > _MOST_IMAGE_BYTES:
+        # a replay's arrays are small enough for a scale of 1
+        largest = math.isqrt(_MOST_IMAGE_BYTES // (height * width * 3))
+        raise ConfigError(
+            f"scale={size} would make images of {height * size} x {width * size} pixels, which are more "
+            f"than {_MOST_IMAGE_BYTES} bytes; use 1 to {largest}"
+        )
+    if kind == "grid":
+        return draw_rgb(replay.world(moment), size)
+    return replay.frame(moment).repeat(size, axis=0).repeat(size, axis=1)
+
+
+def half_blocks(image: np.ndarray, width: int) -> str:
+    """An image ``[H, W, 3]`` uint8 in signs whose upper and lower halves have colours of their own."""
+    columns = max(1, min(width, image.shape[1]))
+    rows = max(2, round(image.shape[0] * columns / image.shape[1]))
+    rows = min(rows + rows % 2, _MOST_ROWS)
+    down = np.arange(rows) * image.shape[0] // rows
+    across = np.arange(columns) * image.shape[1] // columns
+    small = image[down[:, None], across]
+    lines = []
+    for upper, lower in zip(small[::2].tolist(), small[1::2].tolist(), strict=True):
+        signs = (
+            f"\x1b[38;2;{a[0]};{a[1]};{a[2]};48;2;{b[0]};{b[1]};{b[2]}m▀"
+            for a, b in zip(upper, lower, strict=True)
+        )
+        lines.append("".join(signs) + _END)
+    return "\n".join(lines)
+
+
+def shown_text(text: str, *, color: bool = True) -> str:
+    """A text of unknown origin, for a terminal: colours stay if wanted, other controls become codes."""
+    if not color:
+        text = _STYLE.sub("", text)
+    parts = [part if _STYLE.fullmatch(part) else _plain(part) for part in _PIECES.split(text)]
+    has_style = any(map(_STYLE.fullmatch, parts))
+    return "".join(parts).rstrip("\n") + (_END if has_style else "")
+
+
+def _plain(text: str) -> str:
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else sign.encode("unicode_escape").decode()
+        for sign in text
+    )
+
+
+def _numbers_of(replay: Replay, moment: int) -> str:
+    lines = []
+    for leaf in replay.leaves:
+        observed = replay.observation(leaf, moment)
+        for agent, values in enumerate(observed[:_MOST_AGENTS]):
+            name = f"{_plain(leaf)}" + (f" of agent {agent}" if len(observed) > 1 else "")
+            lines.append(f"{name}: {_brief(values)}")
+        if len(observed) > _MOST_AGENTS:
+            lines.append(f"... and {len(observed) - _MOST_AGENTS} more agents")
+    return "\n".join(lines)
+
+
+def _brief(values: np.ndarray) -> str:
+    flat = values.reshape(-1)
+    shown = " ".join(f"{value:.4g}" for value in flat[:_MOST_NUMBERS].astype(np.float64).tolist())
+    return shown + (f" ... ({flat.size} numbers)" if flat.size > _MOST_NUMBERS else "")

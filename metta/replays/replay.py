@@ -1,0 +1,246 @@
+"""`Replay`: an episode that was recorded, moment by moment."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from metta.envs.grid.layout import Cell
+from metta.envs.grid.render import WorldView
+from metta.errors import UnsafeFileError
+from metta.replays.change_lists import MAX_FRAME_BYTES, Track, TrackReader
+
+__all__ = ["MAX_TEXT_BYTES", "Ending", "Kind", "Replay", "ReplayInfo"]
+
+Kind = Literal["grid", "frames", "text", "observations"]
+"""What was seen of an episode: grid worlds, images, texts, or what the agents observed."""
+Ending = Literal["terminated", "truncated", "cut"]
+"""How an episode came to its end; `cut`: the recording ended before it."""
+
+_STATES = {
+    "grid": ("cells", "agents", "cargo", "keys"),
+    "frames": ("frames",),
+    "text": ("text",),
+    "observations": (),
+}
+_OBSERVATIONS = "observations/"
+MAX_TEXT_BYTES = 2**20
+"""Of one moment; drawing takes many times as much."""
+_MOST_BYTES = 4 * MAX_FRAME_BYTES
+"""Of one moment, over all tracks: what playing keeps in memory."""
+_LARGEST_SIDE = 128
+"""Of a grid world, in cells; `GridWorldConfig` has up to 64."""
+_MOST_AGENTS = 100_000
+_TEXTS = ("env", "env_id", "simulation", "policy_uri")
+_COUNTS = ("seed", "num_agents", "num_steps", "epoch", "agent_step")
+_MAY_MISS = ("env_id", "policy_uri", "epoch", "agent_step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayInfo:
+    """What a replay is of."""
+
+    kind: Kind
+    env: str
+    """Short name of the environment."""
+    num_agents: int
+    num_steps: int
+    """Actions taken; there is one state more."""
+    ended: Ending
+    returns: tuple[float, ...]
+    """Rewards in all, by agent."""
+    judged: tuple[bool, ...]
+    """Whom the policy played; the others were played by another one."""
+    seed: int
+    """That the environment was reset with."""
+    env_id: str | None = None
+    """None: an environment of one's own."""
+    env_kwargs: dict[str, Any] | None = None
+    """None where they cannot be written down."""
+    fps: float | None = None
+    """Steps per second that the environment would be shown at."""
+    simulation: str = ""
+    """``category/simulation``, where a suite was played."""
+    epoch: int | None = None
+    agent_step: int | None = None
+    policy_uri: str | None = None
+
+    @property
+    def mean_return(self) -> float:
+        """Mean over those whom the policy played."""
+        mine = [total for total, own in zip(self.returns, self.judged, strict=True) if own]
+        return sum(mine) / max(len(mine), 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        data = dataclasses.asdict(self)
+        return {**data, "returns": list(self.returns), "judged": list(self.judged)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "ReplayInfo":
+        """What `to_dict` gave; `UnsafeFileError` where it is something else."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(data, dict) or data.keys() != names:
+            found = sorted(data)[:20] if isinstance(data, dict) else type(data).__name__
+            raise UnsafeFileError(
+                f"a replay is not described by {sorted(names)}, but by {found!r:.400}"
+            )
+        problem = _problem_of(data)
+        if problem:
+            raise UnsafeFileError(f"the description of the replay is damaged: {problem}")
+        lists = {"returns": tuple(map(float, data["returns"])), "judged": tuple(data["judged"])}
+        return cls(**{**data, **lists})
+
+
+def _problem_of(data: Mapping[str, Any]) -> str:
+    if data["kind"] not in get_args(Kind) or data["ended"] not in get_args(Ending):
+        return f"kind={data['kind']!r:.80} or ended={data['ended']!r:.80} is unknown"
+    for name in _TEXTS:
+        is_text = isinstance(data[name], str) or (data[name] is None and name in _MAY_MISS)
+        if not is_text:
+            return f"{name}={data[name]!r:.80} is no text"
+    for name in _COUNTS:
+        is_count = type(data[name]) is int and 0 <= data[name] < 2**63
+        if not is_count and not (data[name] is None and name in _MAY_MISS):
+            return f"{name}={data[name]!r:.80} is no count"
+    return _problem_of_lists(data)
+
+
+def _problem_of_lists(data: Mapping[str, Any]) -> str:
+    agents, fps, kwargs = data["num_agents"], data["fps"], data["env_kwargs"]
+    if not 1 <= agents <= _MOST_AGENTS or data["num_steps"] < 1:
+        return f"{agents} agents and {data['num_steps']} steps"
+    for name, is_one in (("returns", _is_number), ("judged", _is_boolean)):
+        found = data[name]
+        if not isinstance(found, list) or len(found) != agents or not all(map(is_one, found)):
+            return f"{name} has not one entry for each of {agents} agents"
+    if kwargs is not None and not isinstance(kwargs, dict):
+        return "env_kwargs is no mapping"
+    if fps is not None and not (_is_number(fps) and 0 < fps < 10_000):
+        return f"fps={fps!r:.80} is no rate"
+    return ""
+
+
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) < 1e300 and math.isfinite(value)
+
+
+class Replay:
+    """Tracks of an episode by name; moments count from 0, the reset, to `num_steps`.
+
+        replay = load_replay("epoch_000120-training-CartPole-v1.replay")
+        replay.info.kind, replay.info.num_steps
+        replay.frame(0)                    # of an environment that draws images
+        replay.rewards(3)                  # of the step from moment 3 to moment 4
+
+    Arrays are valid until the next call for another moment: copy what you keep.
+    """
+
+    def __init__(self, info: ReplayInfo, tracks: Mapping[str, Track]) -> None:
+        self.info = info
+        self.tracks = dict(tracks)
+        self._readers: dict[str, TrackReader] = {}
+        for name in ("actions", "rewards", "valid", *_STATES[info.kind]):
+            if name not in self.tracks:
+                raise UnsafeFileError(f"a replay of kind {info.kind!r} needs a track {name!r}")
+        size = sum(track.frame_bytes for track in self.tracks.values())
+        if size > _MOST_BYTES:
+            raise UnsafeFileError(
+                f"one moment of the replay has {size} bytes over its {len(self.tracks)} tracks; up to "
+                f"{_MOST_BYTES} are played"
+            )
+        for name, track in self.tracks.items():
+            self._check(name, track)
+
+    @property
+    def num_moments(self) -> int:
+        """States, the first and the last among them."""
+        return self.info.num_steps + 1
+
+    @property
+    def leaves(self) -> list[str]:
+        """Names of the observations that were recorded."""
+        names = [name for name in self.tracks if name.startswith(_OBSERVATIONS)]
+        return [name.removeprefix(_OBSERVATIONS) for name in names]
+
+    def actions(self, step: int) -> np.ndarray:
+        """``[A, ...]`` what every agent did from moment `step` on."""
+        return self._at("actions", step)
+
+    def rewards(self, step: int) -> np.ndarray:
+        """``[A]`` float32, what it brought."""
+        return self._at("rewards", step)
+
+    def valid(self, step: int) -> np.ndarray:
+        """``[A]`` bool, who was there to act."""
+        return self._at("valid", step)
+
+    def world(self, moment: int) -> WorldView:
+        """The grid world, to be drawn by `draw_text` or `draw_rgb`."""
+        cells, agents, cargo, keys = (self._at(name, moment) for name in _STATES["grid"])
+        if (
+            cells.max(initial=0) >= Cell.AGENT
+            or (agents < 0).any()
+            or (agents >= cells.shape).any()
+        ):
+            raise UnsafeFileError(f"moment {moment} of the replay is no grid world; it is damaged")
+        return WorldView(cells, agents, cargo, keys, step=moment, task=0)
+
+    def frame(self, moment: int) -> np.ndarray:
+        """``[H, W, 3]`` uint8 image."""
+        return self._at("frames", moment)
+
+    def text(self, moment: int) -> str:
+        """What the environment said, as it said it: of a stranger's file it may steer a terminal."""
+        written = self._at("text", moment).tobytes().rstrip(b"\0")
+        return written.decode("utf-8", "replace")
+
+    def observation(self, leaf: str, moment: int) -> np.ndarray:
+        """``[A, ...]`` what every agent observed, by the name of a leaf; see `leaves`."""
+        return self._at(_OBSERVATIONS + leaf, moment)
+
+    def _at(self, name: str, moment: int) -> np.ndarray:
+        if name not in self._readers:
+            self._readers[name] = TrackReader(self.tracks[name])
+        return self._readers[name].at(moment)
+
+    def _check(self, name: str, track: Track) -> None:
+        agents, steps = self.info.num_agents, self.info.num_steps
+        is_of_steps = name in ("actions", "rewards", "valid")
+        wanted = {
+            "rewards": ("float32", (agents,)),
+            "valid": ("bool", (agents,)),
+            "agents": ("int32", (agents, 2)),
+            "cargo": ("int32", (agents,)),
+            "keys": ("int32", (agents,)),
+        }.get(name, (track.dtype, track.shape))
+        fits = (track.dtype, track.shape) == wanted
+        fits &= track.num_frames == (steps if is_of_steps else steps + 1)
+        match name:
+            case "cells":
+                fits &= track.dtype == "uint8" and len(track.shape) == 2
+                fits &= all(1 <= side <= _LARGEST_SIDE for side in track.shape)
+            case "frames":
+                fits &= track.dtype == "uint8" and len(track.shape) == 3
+                fits &= track.shape[-1:] == (3,) and all(track.shape)
+            case "text":
+                fits &= track.dtype == "uint8" and len(track.shape) == 1
+                fits &= track.frame_bytes <= MAX_TEXT_BYTES
+            case "actions":
+                fits &= track.shape[:1] == (agents,)
+        if name.startswith(_OBSERVATIONS):
+            fits &= track.shape[:1] == (agents,)
+        if not fits:
+            raise UnsafeFileError(
+                f"the track {name!r:.80} has {track.num_frames} arrays of {list(track.shape)} "
+                f"{track.dtype}, which are empty, too large, or do not fit {agents} agents and {steps} "
+                "steps; the replay is damaged"
+            )

@@ -1,0 +1,211 @@
+"""Rollouts as plain columns ``dict[str, Tensor]``: checking, completing and joining them.
+
+Columns are ``[T, N, ...]``, recurrent states ``[S, N, ...]`` (one per segment). A column that nobody
+here knows is carried along and reaches custom losses that name it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metta.agent.policy import Policy
+from metta.errors import NonFiniteError, RolloutError
+from metta.ops.diagnostics import all_finite
+from metta.rl.collect.buffer import obs_column
+from metta.rollout import Rollout
+
+__all__ = ["STATE_PREFIX", "check_rollout", "combine_rollouts", "is_empty_rollout", "num_valid"]
+
+STATE_PREFIX = "recurrent_state/"
+FLOAT_COLUMNS = ("values", "log_probs", "advantages", "returns", "rewards", "next_values")
+_FLAG_COLUMNS = ("terminated", "truncated", "valid", "episode_starts", "action_masks")
+
+
+def required_columns(policy: Policy) -> list[str]:
+    """Columns without which nothing can be learned."""
+    obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
+    return [*obs, "actions", "log_probs", "values"]
+
+
+def check_rollout(
+    data: Mapping[str, Tensor], policy: Policy, architecture: str | None = None
+) -> dict[str, Tensor]:
+    """The columns on the policy's device, checked against it; the input is left alone.
+
+    Raises `RolloutError` for what is missing or of the wrong shape, `NonFiniteError` for NaN and infinity,
+    each naming column, step and row.
+    """
+    missing = [name for name in required_columns(policy) if name not in data]
+    if "advantages" not in data or "returns" not in data:
+        wanted = ["rewards", "terminated", "truncated", "next_values"]
+        missing += [name for name in wanted if name not in data]
+    if policy.is_recurrent:
+        wanted = ["episode_starts", *(STATE_PREFIX + key for key in policy.initial_state(1))]
+        missing += [name for name in wanted if name not in data]
+    if missing:
+        raise RolloutError(
+            f"the rollout lacks {missing}; it has {sorted(data)}. Collect it with "
+            "PPOTrainer.collect_rollouts or RolloutCollector, for the same policy"
+        )
+    _check_shapes(data, policy)
+    _check_manifest(data, policy, architecture or policy.architecture_hash())
+    kinds = dict.fromkeys(FLOAT_COLUMNS, policy.dtype) | dict.fromkeys(_FLAG_COLUMNS, torch.bool)
+    columns = {k: v.to(policy.device, kinds.get(k, v.dtype)) for k, v in data.items()}
+    if "valid" not in columns:
+        columns["valid"] = torch.ones_like(columns["values"], dtype=torch.bool)
+    return columns if _are_all_valid(columns) else _without_invalid(columns)
+
+
+def _without_invalid(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in which nothing that stands in invalid rows can spoil a product: 0 * NaN is NaN.
+
+    Finite observations stay, since a recurrent policy has seen them.
+    """
+    invalid = ~columns["valid"]
+    cleared = {name: columns[name] for name in (*FLOAT_COLUMNS, "actions") if name in columns}
+    for name, column in cleared.items():
+        cleared[name] = column.masked_fill(_match(invalid, column), 0)
+    for name, column in columns.items():
+        if name.startswith("observations") and column.dtype.is_floating_point:
+            cleared[name] = column.masked_fill(_match(invalid, column) & ~column.isfinite(), 0)
+    return columns | cleared
+
+
+def _match(flags: Tensor, column: Tensor) -> Tensor:
+    """``[T, N]`` flags with as many axes as a column."""
+    return flags.reshape(*flags.shape, *(1,) * (column.dim() - 2))
+
+
+def _check_shapes(data: Mapping[str, Tensor], policy: Policy) -> None:
+    lead = tuple(data["values"].shape)
+    if len(lead) != 2:
+        raise RolloutError(f"column 'values' has shape {lead}; it must be [T, N]")
+    spec = policy.action_spec
+    expected = {"actions": (*lead, *spec.action_shape)}
+    if "action_masks" in data:
+        expected["action_masks"] = (*lead, spec.mask_size)
+    for leaf in policy.obs_spec.leaves:
+        expected[obs_column(policy.obs_spec, leaf.key)] = (*lead, *leaf.shape)
+    for name, column in data.items():
+        shape = tuple(column.shape)
+        if name in expected and shape != expected[name]:
+            raise RolloutError(
+                f"column {name!r} has shape {shape}, but the policy for observation space "
+                f"{policy.observation_space} and action space {policy.action_space} needs "
+                f"{expected[name]}; was the rollout collected in another environment?"
+            )
+        if name.startswith(STATE_PREFIX):
+            if shape[1:2] != lead[1:] or not shape[0] or lead[0] % shape[0]:
+                raise RolloutError(
+                    f"column {name!r} has shape {shape}; it must hold one state per segment, "
+                    f"[S, {lead[1]}, ...] where S divides {lead[0]}"
+                )
+        elif shape[:2] != lead:
+            raise RolloutError(f"column {name!r} has shape {shape}; it must begin with {lead}")
+    if data["actions"].dtype.is_floating_point != spec.action_dtype.is_floating_point:
+        raise RolloutError(
+            f"column 'actions' holds {data['actions'].dtype}, but action space "
+            f"{policy.action_space} needs {spec.action_dtype}"
+        )
+
+
+def _check_manifest(data: Mapping[str, Tensor], policy: Policy, architecture: str) -> None:
+    manifest = getattr(data, "manifest", None)
+    if not manifest:
+        return
+    spaces = [str(policy.observation_space), str(policy.action_space)]
+    if manifest.get("spaces", spaces) != spaces:
+        raise RolloutError(
+            f"the rollout comes from {manifest.get('env_id')!r} with other spaces "
+            f"({' and '.join(manifest['spaces'])}) than this policy's ({' and '.join(spaces)})"
+        )
+    found = manifest.get("policy_architecture")
+    if found is not None and found != architecture:
+        raise RolloutError(
+            "the rollout was collected by a policy of another architecture or other spaces "
+            f"({found[:12]}, this one is {architecture[:12]}); learn from it with the policy that "
+            "collected it, or drop its recurrent states and log_probs and recompute them"
+        )
+
+
+def _are_all_valid(columns: Mapping[str, Tensor]) -> bool:
+    """Whether every row is valid; `NonFiniteError` where a valid one holds NaN or infinity.
+
+    A device is waited for once, unless something is wrong.
+    """
+    names = [
+        name
+        for name, column in columns.items()
+        if (name in FLOAT_COLUMNS or name.startswith("observations"))
+        and column.dtype.is_floating_point
+    ]
+    kind = columns["values"].dtype
+    sums = [columns[name].sum(dtype=kind) for name in names]
+    *found, all_valid = torch.stack([*sums, columns["valid"].all().to(kind)]).tolist()
+    # a sum of finite numbers may be too large
+    suspects = [name for name, total in zip(names, found, strict=True) if not math.isfinite(total)]
+    _check_finite(columns, suspects)
+    return bool(all_valid)
+
+
+def _check_finite(columns: Mapping[str, Tensor], names: Sequence[str]) -> None:
+    valid = columns["valid"]
+    for name in names:
+        column = columns[name]
+        if not all_finite(column):
+            bad = ~column.isfinite().flatten(2).all(-1) if column.dim() > 2 else ~column.isfinite()
+            places = (bad & valid).nonzero()
+            if len(places):
+                step, row = places[0].tolist()
+                raise NonFiniteError(
+                    f"column {name!r} is not finite at step {step}, row {row} (and "
+                    f"{len(places) - 1} more places); look at the environment and the policy there"
+                )
+
+
+def combine_rollouts(rollouts: Sequence[Mapping[str, Tensor]]) -> Rollout:
+    """One rollout from several, side by side along N; all need the same columns and the same T.
+
+    combined = combine_rollouts([worker.collect_rollouts(1000) for worker in workers])
+    """
+    if not rollouts:
+        raise RolloutError("combine_rollouts needs at least one rollout, got none")
+    first = rollouts[0]
+    for index, other in enumerate(rollouts):
+        if other.keys() != first.keys():
+            raise RolloutError(
+                f"rollout {index} has other columns than rollout 0: "
+                f"{sorted(other.keys() ^ first.keys())} are in only one of them"
+            )
+        for name, column in other.items():
+            wanted = (first[name].shape[0], *first[name].shape[2:])
+            if (column.shape[0], *column.shape[2:]) != wanted:
+                raise RolloutError(
+                    f"column {name!r} of rollout {index} has shape {tuple(column.shape)}, rollout 0 "
+                    f"has {tuple(first[name].shape)}; only the second axis (N) may differ, so "
+                    "collect all with the same n_steps and the same kind of environment"
+                )
+    columns = {name: torch.cat([r[name] for r in rollouts], 1) for name in first}
+    return Rollout(columns, _common_manifest(rollouts))
+
+
+def _common_manifest(rollouts: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]:
+    manifests = [getattr(rollout, "manifest", {}) for rollout in rollouts]
+    first = manifests[0]
+    return {k: v for k, v in first.items() if all(m.get(k) == v for m in manifests)}
+
+
+def num_valid(data: Mapping[str, Tensor]) -> int:
+    """Samples that count."""
+    return int(data["valid"].sum()) if "valid" in data else data["values"].numel()
+
+
+def is_empty_rollout(data: Mapping[str, Tensor]) -> bool:
+    """Whether there is nothing to learn from."""
+    columns = list(data.values())
+    if not columns or all(column.numel() == 0 for column in columns):
+        return True
+    return "valid" in data and not bool(data["valid"].any())

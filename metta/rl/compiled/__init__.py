@@ -1,0 +1,1 @@
+"""Updates as machine code: traced from the eager update, compiled, cached and checked."""

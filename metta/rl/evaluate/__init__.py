@@ -1,0 +1,1 @@
+"""Evaluating policies: in this process, or in another one beside training."""

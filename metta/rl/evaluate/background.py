@@ -1,0 +1,270 @@
+"""`BackgroundEvaluation`: policies are judged in a process of their own while training goes on."""
+
+import atexit
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metta.agent.policy import Policy
+from metta.envs.workers.guardian import Guardian
+from metta.envs.workers.worker_process import worker_context
+from metta.errors import EnvError, MettaError
+from metta.private_folders import temporary_folder
+from metta.rl.evaluate.evaluator import Recorded
+from metta.rl.evaluate.process import JudgeProcess, Moment, described_job, write_weights
+from metta.sim.suite import SuiteResults
+from metta.store.policies.file import FrozenPolicy, freeze_policy
+
+__all__ = ["MAX_WAITING", "BackgroundEvaluation", "Moment", "Outcome"]
+
+MAX_WAITING = 8
+"""Evaluations that wait in line; when more are due, training waits until there is room."""
+_MAX_ATTEMPTS = 2
+"""How often an evaluation is played whose process ends without a result."""
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an evaluation came to; where replays were wanted too, they are an outcome of their own."""
+
+    moment: Moment
+    results: SuiteResults | None
+    error: MettaError | None = None
+    """Why there are no results though scores were wanted."""
+    recorded: Recorded = field(default_factory=Recorded)
+
+
+@dataclass(frozen=True)
+class _Job:
+    moment: Moment
+    job: bytes
+    weights: FrozenPolicy | Path
+    """In memory, or in a file that stays."""
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class _Playing:
+    job: _Job
+    folder: Path | None
+    """For weights that were in memory."""
+    deadline: float
+    """On the monotonic clock."""
+
+    @property
+    def moment(self) -> Moment:
+        return self.job.moment
+
+
+class BackgroundEvaluation:
+    """Plays evaluations one after the other in a process that ends when this is closed.
+
+        evaluations = BackgroundEvaluation(evaluator, timeout_seconds=600)
+        evaluations.submit(Moment(epoch=10, agent_step=5_120), policy)
+        ...
+        for outcome in evaluations.collect():          # those that ended since the last call
+            ...
+        evaluations.close()
+
+    `submit` copies the policy; what happens to it afterwards does not matter. The process gets it in a
+    file, plays on the processor, and cannot outlive this one. Where it dies the evaluation is played once
+    more; where it dies again, or takes longer than `timeout_seconds`, the outcome has an error, and a new
+    process plays the next evaluation.
+    """
+
+    def __init__(self, evaluator: Any, timeout_seconds: float) -> None:
+        self.evaluator, self.timeout_seconds = evaluator, timeout_seconds
+        self._waiting: deque[_Job] = deque()
+        self._playing: _Playing | None = None
+        self._finished: list[Outcome] = []
+        self._judge: JudgeProcess | None = None
+        self._guardian: Guardian | None = None
+        self._scratch = contextlib.ExitStack()
+        self._folder: Path | None = None
+        """Of all jobs; each has a folder of its own in it."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process that plays, where there is one."""
+        return None if self._judge is None else self._judge.pid
+
+    @property
+    def unfinished(self) -> set[int]:
+        """Epochs of which scores or replays are still to come, or were not collected."""
+        return {moment.epoch for moment in self._moments()}
+
+    @property
+    def epochs(self) -> set[int]:
+        """Whose policies wait for their scores."""
+        return {moment.epoch for moment in self._moments() if moment.is_scored}
+
+    def _moments(self) -> list[Moment]:
+        moments = [job.moment for job in self._waiting]
+        moments += [outcome.moment for outcome in self._finished]
+        return moments if self._playing is None else [*moments, self._playing.moment]
+
+    def submit(self, moment: Moment, policy: Policy, weights: Path | None = None) -> None:
+        """Judge the policy as it is now, as soon as those before it are done.
+
+        With `weights`, a policy file that stays until then, its weights are taken from there.
+        """
+        job = described_job(self.evaluator, policy, moment)
+        self._waiting.append(_Job(moment, job, weights or freeze_policy(policy)))
+        self._advance()
+
+    def wait_for_room(self, is_hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Wait while `MAX_WAITING` are in line, unless `is_hurried`; returns whether it waited."""
+        waited = False
+        while len(self._waiting) >= MAX_WAITING and not is_hurried():
+            waited = True
+            self._advance(_POLL_SECONDS)
+        return waited
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until something ends, at most so long; without `seconds` until everything has."""
+        if seconds is not None:
+            self._advance(seconds)
+            return
+        while self._playing is not None or self._waiting:
+            self._advance(_POLL_SECONDS)
+
+    def collect(self, *, wait: bool = False) -> list[Outcome]:
+        """What ended since the last call, in order; with `wait` everything that was submitted."""
+        self._advance()
+        if wait:
+            self.wait()
+        outcomes, self._finished = self._finished, []
+        return outcomes
+
+    def _advance(self, seconds: float = 0.0) -> None:
+        """Begin and end evaluations, as far as that is possible now; wait so long for the first news."""
+        while self._playing is not None or self._waiting:
+            if self._playing is None:
+                self._begin(self._waiting.popleft())
+            elif self._look(self._playing, seconds):
+                seconds = 0.0
+            else:
+                return
+
+    def _begin(self, job: _Job) -> None:
+        is_temporary = not isinstance(job.weights, Path)
+        folder = self._new_folder() if is_temporary else None
+        deadline = time.monotonic() + self.timeout_seconds
+        self._playing = _Playing(job, folder, deadline)
+        try:
+            file = job.weights
+            if not isinstance(file, Path):
+                assert folder is not None
+                file = write_weights(folder, file)
+            self._ready_judge().give(file, job.job, is_temporary=is_temporary)
+        except (OSError, MettaError) as error:
+            if self._judge is not None and self._judge.has_ended:
+                self._take_end(job, self._end_judge())
+            else:
+                self._fail(f"it could not be started: {error}")
+        except BaseException:
+            self._playing = None  # nothing plays
+            raise
+
+    def _new_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = self._scratch.enter_context(temporary_folder("evaluation"))
+        return Path(tempfile.mkdtemp(dir=self._folder))
+
+    def _ready_judge(self) -> JudgeProcess:
+        if self._judge is not None and self._judge.has_ended:
+            self._end_judge()
+        if self._guardian is None:
+            atexit.register(self.close)
+            self._guardian = Guardian(worker_context())
+        if self._judge is None:
+            self._judge = JudgeProcess(worker_context())
+            self._guardian.watch(0, self._judge.pid)
+        return self._judge
+
+    def _look(self, playing: _Playing, seconds: float) -> bool:
+        """Whether there is news of the evaluation under way, waiting so long for it."""
+        assert self._judge is not None
+        left = max(playing.deadline - time.monotonic(), 0.0)
+        answer = self._judge.answer(min(left, seconds))
+        if answer is not None:
+            self._take(playing, answer)
+        elif self._judge.has_ended:
+            self._take_end(playing.job, self._end_judge())
+        elif time.monotonic() >= playing.deadline:
+            self._end_judge()
+            limit = f"eval_timeout_seconds={self.timeout_seconds:g}"
+            self._fail(f"it took longer than {limit}, and was ended")
+        else:
+            return False
+        return True
+
+    def _take_end(self, job: _Job, exit_code: int | None) -> None:
+        """The process ended without a result: another one plays the same, unless that happened before."""
+        if job.attempt == _MAX_ATTEMPTS:
+            self._fail(f"its process ended with exit code {exit_code} before it had a result")
+            return
+        self._remove_folder()
+        self._playing = None
+        self._waiting.appendleft(dataclasses.replace(job, attempt=job.attempt + 1))
+
+    def _take(self, playing: _Playing, answer: dict[str, Any]) -> None:
+        moment = playing.moment
+        if "error" in answer:
+            self._fail(str(answer["error"]))
+        elif "replays" in answer:
+            self._finish(Outcome(moment, None, recorded=Recorded(**answer["replays"])))
+        else:
+            outcome = Outcome(moment, SuiteResults.from_dict(answer["results"]))
+            if not answer["more"]:
+                self._finish(outcome)
+                return
+            self._finished.append(outcome)
+            rest = dataclasses.replace(moment, is_scored=False)
+            job = dataclasses.replace(playing.job, moment=rest, attempt=_MAX_ATTEMPTS)
+            deadline = time.monotonic() + self.timeout_seconds
+            self._playing = _Playing(job, playing.folder, deadline)
+
+    def _fail(self, why: str) -> None:
+        """Scores that are missing are an error, replays only a pity."""
+        assert self._playing is not None
+        moment = self._playing.moment
+        if moment.is_scored:
+            self._finish(Outcome(moment, None, EnvError(why)))
+        else:
+            self._finish(Outcome(moment, None, recorded=Recorded(failures={"all": why})))
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._remove_folder()
+        self._playing = None
+        self._finished.append(outcome)
+
+    def _remove_folder(self) -> None:
+        if self._playing is not None and self._playing.folder is not None:
+            shutil.rmtree(self._playing.folder, ignore_errors=True)
+
+    def _end_judge(self) -> int | None:
+        judge, self._judge = self._judge, None
+        return None if judge is None else judge.end()
+
+    def close(self) -> None:
+        """End the process, and forget what is not done; may be called again, and `submit` after it."""
+        self._waiting.clear()
+        self._finished.clear()
+        guardian, self._guardian = self._guardian, None
+        try:
+            self._end_judge()
+        finally:
+            if guardian is not None:
+                guardian.dismiss()
+            self._playing = self._folder = None
+            self._scratch.close()
+            atexit.unregister(self.close)

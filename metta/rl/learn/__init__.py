@@ -1,0 +1,1 @@
+"""Learning: advantages, minibatches, losses and the step, from one rollout."""

@@ -1,0 +1,1 @@
+"""Saving and resuming: what is state, under which conditions it counts, how it is written."""

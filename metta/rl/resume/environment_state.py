@@ -1,0 +1,90 @@
+"""Environments as one component of a run's state."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestorePromise, find_promise
+from metta.errors import EnvError, MettaWarning, StateError
+from metta.rl.collect.collector import RolloutCollector
+
+__all__ = ["EnvironmentState", "WantedRestore"]
+
+WantedRestore = RestoreClass | Literal["auto"]
+
+
+class EnvironmentState:
+    """Where a collector's environments stand, for checkpoints.
+
+    It must be restored after the collector, whose carried observations it compares with those that the
+    environments show. Nothing is kept before `prepare`: environments are then of class `boundary`.
+    """
+
+    state_name = "environments"
+    state_version = 1
+    in_digest = False
+    gives_copies = True
+    """What `state_dict` returns is in memory of its own already: snapshots do not copy it again."""
+
+    def __init__(self, collector: RolloutCollector) -> None:
+        self.collector = collector
+        self.promise: RestorePromise | None = None
+        self.num_boundaries = 0
+        """How often episodes were dropped because environments could not be brought back."""
+        self._syncs = False
+
+    def prepare(self, wanted: WantedRestore = "auto") -> RestorePromise:
+        """Find out how these environments can come back, by trying it; does it once.
+
+        ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike.
+        """
+        if self.promise is None:
+            self.promise = find_promise(self.collector.vec_env, wanted)
+            self._syncs = self.promise.restore_class == "sync_reset"
+        return self.promise
+
+    def begin_epoch_to_save(self) -> None:
+        """A checkpoint is about to be taken: with ``sync_reset``, episodes end here."""
+        if self._syncs:
+            self.collector.resume_with_fresh_episodes()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The environments' own state, in the layout of their class."""
+        env, promise = self.collector.vec_env, self.promise
+        is_kept = promise is not None and promise.restore_class in ("snapshot", "replay")
+        if not is_kept or not self.collector.is_under_way or not isinstance(env, RestorableVecEnv):
+            return {"class": "boundary"}
+        return env.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring the environments to where they stood; where that fails, fresh episodes begin."""
+        env, collector = self.collector.vec_env, self.collector
+        if state["class"] == "boundary":
+            self.num_boundaries += collector.stands_elsewhere
+            if self._syncs and collector.stands_elsewhere:
+                warnings.warn(
+                    "this run was saved between the checkpoints of its interval, where no episodes are "
+                    "reset; fresh ones begin, so it differs from an uninterrupted one",
+                    MettaWarning,
+                    stacklevel=2,
+                )
+            return
+        if not isinstance(env, RestorableVecEnv):
+            raise StateError(
+                f"the saved environments are of class {state['class']!r}, which "
+                f"{type(env).__name__} cannot take back; go on with the environment of the run"
+            )
+        try:
+            seen = env.load_state_dict(state)
+            problem = "" if collector.continues_from(seen) else "they show other observations"
+        except EnvError as error:
+            problem = str(error)
+        if problem:
+            self.num_boundaries += 1
+            collector.resume_with_fresh_episodes()
+            warnings.warn(
+                f"the environments could not be brought back to where they stood: {problem}; fresh "
+                "episodes begin, so this run differs from an uninterrupted one",
+                MettaWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,327 @@
+"""`RunSession`: what surrounds training in a run directory."""
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from metta.agent.networks.actor_critic import ActorCritic, RecurrentActorCritic
+from metta.curriculum import Curriculum
+from metta.envs.vec_env import RestorePromise
+from metta.errors import CheckpointError, ConfigError, MettaWarning
+from metta.loggers import (
+    ConsoleSink,
+    CsvSink,
+    EventLog,
+    Sink,
+    StatsClient,
+    StatsLogger,
+    TensorboardSink,
+    close_wandb_run,
+    open_wandb_run,
+)
+from metta.loggers.events.history import last_event
+from metta.loggers.events.log import LogMark
+from metta.private_folders import sweep_scratch
+from metta.rl.evaluate.evaluator import PolicyEvaluator, require_own_env
+from metta.rl.hooks.base import TrainerHook
+from metta.rl.hooks.checkpoint import CheckpointHook
+from metta.rl.hooks.evaluation import EvaluationHook
+from metta.rl.hooks.metrics import MetricsHook
+from metta.rl.resume.checkpointer import TrainingCheckpointer
+from metta.rl.resume.environment_state import EnvironmentState
+from metta.rl.resume.run_settings import check_continuation, own_parts, write_settings
+from metta.rl.training_components import TrainingComponents
+from metta.stateful import digest_of
+from metta.store.checkpoints.files import Checkpoint
+from metta.store.checkpoints.manifest import is_run_id, read_log_mark
+from metta.store.run_directory import RunDirectory
+from metta.train.changes import (
+    plain_settings,
+)
+from metta.train.parsing.origins import DEFAULT
+from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
+from metta.untrusted.json_files import brief
+
+__all__ = ["RunSession", "build_hooks"]
+
+
+def build_hooks(  # noqa: PLR0913  # all services by name
+    config: TrainerConfig,
+    curriculum: Curriculum | None = None,
+    *,
+    checkpointer: TrainingCheckpointer | None = None,
+    checkpoint: Checkpoint | None = None,
+    evaluator: PolicyEvaluator | None = None,
+    logger: StatsLogger | None = None,
+    wandb_run: Any = None,
+    stats_client: Any = None,
+    replay_dir: str | os.PathLike[str] | None = None,
+    announce: Callable[[str], object] | None = None,
+) -> list[TrainerHook]:
+    """The three hooks as the configuration asks for them; those without anything to do are left out.
+
+    `checkpoint` is what the run goes on from; by default it is the newest of the `checkpointer`. Replays
+    go to `replay_dir`; `announce` gets a line where a run is resumed.
+    """
+    hooks: list[TrainerHook] = []
+    saving = config.checkpoint
+    intervals = saving.checkpoint_interval, saving.wandb_checkpoint_interval
+    # what was saved is taken up also by a run that will not save
+    if checkpointer is not None and (any(intervals) or checkpointer.has_checkpoints()):
+        hooks.append(
+            CheckpointHook(
+                checkpointer,
+                *intervals,
+                resume=checkpoint or True,
+                announce=announce,
+                env_restore=saving.env_restore,
+                rescue_share=saving.rescue_share,
+            )
+        )
+    if config.evaluation.eval_episodes > 0:
+        evaluation = config.evaluation
+        if curriculum is not None:
+            require_own_env(curriculum.task)
+        hooks.append(
+            EvaluationHook(
+                evaluation,
+                curriculum,
+                evaluator=evaluator,
+                seed=config.seed,
+                replay_dir=replay_dir,
+            )
+        )
+    if logger is not None or wandb_run is not None or stats_client is not None or config.verbose:
+        hooks.append(
+            MetricsHook(
+                wandb_run,
+                stats_client,
+                verbose=config.verbose,
+                logger=logger,
+                config=config.logging,
+                total_timesteps=config.total_timesteps,
+            )
+        )
+    return hooks
+
+
+class RunSession:
+    """Lock, configuration files, services and hooks of a run directory.
+
+        session = RunSession("runs/first")
+        session.open()                                  # refused while another trainer is at work
+        session.attach(components, config, curriculum)  # writes config.yaml and adds the hooks
+        session.close()
+
+    `checkpoint_dir` (and likewise the other folders) replaces the usual place below the run directory;
+    `wandb_config` replaces the configured one; a `wandb_run` or `stats_client` that is given is used and
+    stays open. `provenance` is stored beside the configuration: who set each value. A run is taken up only
+    under the conditions that it was saved under (libraries, threads, device), unless `allow_inexact`.
+    `changes` names the settings that this call asks for, where all others were read from the run's
+    ``config.yaml``, which must then say what the checkpoint says; None: all are asked for by this call.
+    """
+
+    def __init__(  # noqa: PLR0913  # everything by name, most of it seldom
+        self,
+        run_dir: str | os.PathLike[str],
+        *,
+        run_name: str | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        replay_dir: str | os.PathLike[str] | None = None,
+        stats_dir: str | os.PathLike[str] | None = None,
+        wandb_config: WandbConfig | Mapping[str, Any] | None = None,
+        wandb_run: Any = None,
+        stats_client: Any = None,
+        provenance: Mapping[str, Any] | None = None,
+        allow_inexact: bool | None = None,
+        changes: Collection[str] | None = None,
+    ) -> None:
+        self.directory = RunDirectory(run_dir)
+        self.run_name = run_name or self.directory.name
+        self._given_checkpoint_dir = checkpoint_dir
+        self._given_replay_dir = replay_dir
+        self.stats_dir = Path(stats_dir or self.directory.stats_dir)
+        if isinstance(wandb_config, Mapping):
+            wandb_config = WandbConfig(**wandb_config)
+        self.wandb_config = wandb_config
+        self.wandb_run, self.stats_client = wandb_run, stats_client
+        self.provenance, self.allow_inexact = provenance, bool(allow_inexact)
+        self._changes = changes
+        self.promise: RestorePromise | None = None
+        """How this run's environments come back when it is resumed; None where nothing is saved."""
+        self._opened_wandb: Any = None
+        self._event_log: EventLog | None = None
+
+    @property
+    def paths_set(self) -> set[str]:
+        """Settings that somebody chose, also where the choice equals the default."""
+        settings = (self.provenance or {}).get("settings", {})
+        return {path for path, about in settings.items() if about["origin"] != str(DEFAULT)}
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """The folder that was asked for, now or, inside of the run, when it began; else the usual one."""
+        return Path(self._given_checkpoint_dir or self.directory.place("checkpoint_dir"))
+
+    @property
+    def replay_dir(self) -> Path:
+        """The folder that was asked for, now or, inside of the run, when it began; else the usual one."""
+        return Path(self._given_replay_dir or self.directory.place("replay_dir"))
+
+    def open(self) -> None:
+        """Take the run's lock; `RunLockedError` names the trainer that has it."""
+        self.directory.acquire()
+        sweep_scratch()
+
+    def attach(
+        self,
+        parts: TrainingComponents,
+        config: TrainingConfig,
+        curriculum: Curriculum,
+        evaluator: PolicyEvaluator | None = None,
+    ) -> None:
+        """Write the configuration down, open the services, and add the hooks."""
+        if self.wandb_config is not None:
+            logging = dataclasses.replace(config.trainer.logging, wandb=self.wandb_config)
+            trainer = dataclasses.replace(config.trainer, logging=logging)
+            config = dataclasses.replace(config, trainer=trainer)
+        # what trains counts, wherever it was set
+        trainer = dataclasses.replace(config.trainer, curriculum=curriculum.config)
+        config = dataclasses.replace(config, trainer=trainer)
+        run_id = self._run_id()
+        checkpointer = TrainingCheckpointer.from_config(
+            self.checkpoint_dir, trainer.checkpoint, wandb_run=self.wandb_run, run_id=run_id
+        )
+        parts.conditions.allow_inexact = self.allow_inexact
+        if trainer.checkpoint.checkpoint_interval:
+            environments = parts.registry.get(EnvironmentState.state_name)
+            self.promise = environments.prepare(trainer.checkpoint.env_restore)
+        checkpoint = checkpointer.load_trainer_state(run_id=run_id)
+        if checkpoint is not None:
+            checkpointer.run_id = checkpoint.run_id or checkpointer.run_id
+        about = self._describe(parts, curriculum, config, checkpointer.run_id)
+        parts.conditions.settings |= {**plain_settings(config), **own_parts(about)}
+        if checkpoint is not None:
+            check_continuation(self.directory, parts.conditions, checkpoint, self._changes)
+        self._event_log = self._open_log(checkpoint)  # refused before anything is written
+        resumes = checkpoint is not None
+        if not resumes:
+            self._warn_of_lost_checkpoints()
+        write_settings(self.directory, config, about, self.provenance, resumes=resumes)
+        checkpointer.before_commit = self._sync_events
+        if self.stats_client is None:
+            self.stats_client = StatsClient(self._event_log)
+        if self.wandb_run is None:
+            path, whole = self.directory.path, config.to_dict()
+            opened = open_wandb_run(trainer.logging.wandb, path, self.run_name, whole)
+            self.wandb_run = self._opened_wandb = opened
+        checkpointer.wandb_run = self.wandb_run
+        parts.state.shared["run_name"] = self.run_name
+        parts.hooks.wandb_run, parts.hooks.stats_client = self.wandb_run, self.stats_client
+        hooks = build_hooks(
+            trainer,
+            curriculum,
+            checkpointer=checkpointer,
+            checkpoint=checkpoint,
+            evaluator=evaluator,
+            logger=self._logger(trainer),
+            wandb_run=self.wandb_run,
+            stats_client=self.stats_client,
+            replay_dir=self.replay_dir,
+        )
+        for hook in hooks:
+            parts.hooks.add(hook)
+
+    def _open_log(self, checkpoint: Checkpoint | None) -> EventLog:
+        """The event log, compared with what the checkpoint says of it."""
+        mark = None if checkpoint is None else LogMark.from_dict(read_log_mark(checkpoint.path))
+        log = EventLog(self.directory.events_file, mark=mark)
+        if checkpoint is not None and log.sequence == 0:
+            log.damage.append("it is missing or empty")
+        return log
+
+    def _warn_of_lost_checkpoints(self) -> None:
+        """A run that saved policies had checkpoints."""
+        saved = last_event(self.directory.events_file, "policy")
+        if saved is not None:
+            warnings.warn(
+                f"{str(self.directory.path)!r} holds a run that saved a policy at epoch "
+                f"{saved.payload.get('epoch')}, but {str(self.checkpoint_dir)!r} has no checkpoint: "
+                "training begins anew",
+                MettaWarning,
+                stacklevel=2,
+            )
+
+    def _sync_events(self) -> LogMark:
+        """What was logged up to a checkpoint must be as safe as the checkpoint."""
+        assert self._event_log is not None
+        mark = self._event_log.sync()
+        if mark is None:
+            raise CheckpointError(f"{str(self.directory.events_file)!r} cannot be written")
+        return mark
+
+    def _describe(
+        self, parts: TrainingComponents, curriculum: Curriculum, config: TrainingConfig, run_id: str
+    ) -> dict[str, Any]:
+        """What the settings do not say."""
+        env, module = curriculum.task.env, parts.policy.module
+        own_policy = not isinstance(module, ActorCritic | RecurrentActorCritic)
+        stored = self.directory.about()
+        return {
+            "id": run_id,
+            "name": self.run_name,
+            "checkpoint_dir": self._named(self._given_checkpoint_dir, stored.get("checkpoint_dir")),
+            "replay_dir": self._named(self._given_replay_dir, stored.get("replay_dir")),
+            "own_environment": None if isinstance(env, str) else curriculum.task.name,
+            "own_policy": type(module).__name__ if own_policy else None,
+            "environments": None if self.promise is None else dataclasses.asdict(self.promise),
+            "settings_sha256": digest_of(plain_settings(config)),
+        }
+
+    def _named(self, given: str | os.PathLike[str] | None, stored: str | None) -> str | None:
+        """A folder for `run.json`: one inside of the run moves with it."""
+        if given is None:
+            return stored
+        folder, own = Path(given).absolute(), self.directory.path
+        return str(folder.relative_to(own) if folder.is_relative_to(own) else folder)
+
+    def _run_id(self) -> str | None:
+        """The id that the run was given when it began; None for a new one, and one of older versions."""
+        found = self.directory.about().get("id")
+        if found is not None and not is_run_id(found):
+            raise ConfigError(
+                f"{str(self.directory.about_file)!r} has the id {brief(found)}, which metta did not write; "
+                "restore the file from a copy"
+            )
+        return found
+
+    def _logger(self, config: TrainerConfig) -> StatsLogger:
+        sinks: list[Sink] = []
+        if config.logging.csv:
+            sinks.append(CsvSink(self.directory.metrics_file))
+            if config.evaluation.background or self.directory.evaluations_file.exists():
+                sinks.append(CsvSink(self.directory.evaluations_file, of_late_scores=True))
+        if config.logging.tensorboard:
+            sinks.append(TensorboardSink(self.directory.tensorboard_dir))
+        if config.verbose:
+            sinks.append(ConsoleSink(config.total_timesteps))
+        return StatsLogger(
+            sinks,
+            event_log=self._event_log,
+            run_dir=self.directory.path,
+            wandb_run=self.wandb_run,
+        )
+
+    def close(self, *, failed: bool = False) -> None:
+        """Close what was opened here and let others have the run; may be called more than once."""
+        try:
+            close_wandb_run(self._opened_wandb, exit_code=int(failed))
+        finally:
+            self._opened_wandb = None
+            if self._event_log is not None:
+                self._event_log.close()
+                self._event_log = None
+            self.directory.release()

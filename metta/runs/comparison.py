@@ -1,0 +1,185 @@
+"""Scores of runs, read from their event logs, and what can be said of their differences."""
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metta.errors import ConfigError
+from metta.loggers.events.lines import Event
+from metta.loggers.events.reader import bad_line
+from metta.loggers.events.history import stream_events
+from metta.sim.statistics import (
+    Estimate,
+    best_by_lower_bound,
+    estimate,
+    missing_data,
+    pooled_interquartile_mean,
+    probability_of_improvement,
+)
+
+__all__ = ["ALL", "Comparison", "Evaluation", "compare_groups", "last_evaluation"]
+
+ALL = "all simulations"
+"""Name of the row over several simulations, whose scores are scaled to 0..1 first."""
+MIN_RUNS, MIN_EPISODES = 3, 10
+"""Fewer say too little for an interval."""
+
+
+class Evaluation(NamedTuple):
+    """The newest evaluation of a run."""
+
+    epoch: int
+    scores: dict[str, float]
+    """Simulation -> mean return."""
+    episodes: dict[str, list[float]]
+    """Simulation -> return of each episode; older logs have none."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found out about groups of runs."""
+
+    unit: str
+    """What was drawn again: ``runs``, where every group has several, or ``episodes``."""
+    simulations: list[str]
+    """Those that every run has scores of."""
+    left_out: list[str]
+    """Those that only some have."""
+    estimates: dict[str, dict[str, Estimate]]
+    """Simulation -> group -> interquartile mean."""
+    improvements: dict[tuple[str, str], Estimate] = field(default_factory=dict)
+    """(group, other group) -> how likely a score of the first is above one of the second."""
+    best: str = ""
+    """The group with the highest lower bound; empty where there is not enough data."""
+    missing: str = ""
+    """What is needed to say more."""
+
+
+def last_evaluation(path: Path) -> Evaluation | None:
+    """The evaluation of the last epoch that a log tells of; None where there is none.
+
+    Epochs that were lost when a run was resumed do not count.
+    """
+    found: Evaluation | None = None
+    for event in stream_events(path, {"evaluation"}) if os.path.lexists(path) else ():
+        evaluation = _evaluation(event, path)
+        if found is None or evaluation.epoch >= found.epoch:
+            found = evaluation
+    return found
+
+
+def _evaluation(event: Event, path: Path) -> Evaluation:
+    payload = event.payload
+    try:
+        scores = payload["scores"]
+        simulations = _numbers(scores.get("simulation_scores", scores))
+        told: Mapping[str, Any] = (
+            scores.get("episodes", {}) if "simulation_scores" in scores else {}
+        )
+        episodes = {name: [float(x) for x in one["returns"]] for name, one in told.items()}
+        return Evaluation(int(payload["epoch"]), simulations, episodes)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise bad_line(path, f"event {event.sequence}", b"evaluation", error) from error
+
+
+def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Finite scores; the log writes null for others."""
+    return {
+        name: float(score)
+        for name, score in scores.items()
+        if isinstance(score, int | float) and math.isfinite(score)
+    }
+
+
+def compare_groups(groups: Mapping[str, Sequence[Evaluation]], *, seed: int = 0) -> Comparison:
+    """Compare groups of runs by the simulations that all of them have.
+
+    Where every group has several runs, runs are what is drawn again, so that intervals tell how another
+    training would end. Otherwise they are the episodes: intervals then tell of these policies only.
+    """
+    runs = [run for members in groups.values() for run in members]
+    names = list(dict.fromkeys(name for run in runs for name in run.scores))
+    shared = [name for name in names if all(name in run.scores for run in runs)]
+    if not shared:
+        raise ConfigError(
+            f"these runs have no simulation in common; they have {', '.join(names) or 'no scores'}"
+        )
+    unit = "runs" if all(len(members) > 1 for members in groups.values()) else "episodes"
+    strata = {
+        group: [_scores(members, name, unit) for name in shared]
+        for group, members in groups.items()
+    }
+    estimates = _estimates(strata, shared, seed)
+    missing = _missing(strata, shared, unit)
+    overall = estimates[ALL if len(shared) > 1 else shared[0]]
+    improvements = {
+        (ours, others): probability_of_improvement(strata[ours], strata[others], seed=seed)
+        for ours, others in itertools.permutations(groups, 2)
+    }
+    return Comparison(
+        unit=unit,
+        simulations=shared,
+        left_out=[name for name in names if name not in shared],
+        estimates=estimates,
+        improvements=improvements,
+        best="" if missing else best_by_lower_bound(overall),
+        missing=missing,
+    )
+
+
+def _scores(members: Iterable[Evaluation], name: str, unit: str) -> np.ndarray:
+    if unit == "runs":
+        return np.array([run.scores[name] for run in members])
+    return np.array(
+        [score for run in members for score in run.episodes.get(name) or [run.scores[name]]]
+    )
+
+
+def _estimates(
+    strata: Mapping[str, list[np.ndarray]], shared: list[str], seed: int
+) -> dict[str, dict[str, Estimate]]:
+    found = {
+        name: {
+            group: estimate(pooled_interquartile_mean, [scores[place]], seed=seed)
+            for group, scores in strata.items()
+        }
+        for place, name in enumerate(shared)
+    }
+    if len(shared) > 1:
+        scaled = _scaled(strata, len(shared))
+        found[ALL] = {
+            group: estimate(pooled_interquartile_mean, scores, seed=seed)
+            for group, scores in scaled.items()
+        }
+    return found
+
+
+def _scaled(
+    strata: Mapping[str, list[np.ndarray]], num_simulations: int
+) -> dict[str, list[np.ndarray]]:
+    """Scores as shares of the way from the lowest to the highest of all groups, in each simulation."""
+    scaled: dict[str, list[np.ndarray]] = {group: [] for group in strata}
+    for place in range(num_simulations):
+        everything = np.concatenate([scores[place] for scores in strata.values()])
+        low, width = float(everything.min()), float(np.ptp(everything)) or 1.0
+        for group, scores in strata.items():
+            scaled[group].append((scores[place] - low) / width)
+    return scaled
+
+
+def _missing(strata: Mapping[str, list[np.ndarray]], shared: list[str], unit: str) -> str:
+    if unit == "runs":
+        counts = {group: len(scores[0]) for group, scores in strata.items()}
+        return missing_data(counts, MIN_RUNS, unit)
+    counts = {
+        f"{group} in {name}": len(scores[place])
+        for group, scores in strata.items()
+        for place, name in enumerate(shared)
+    }
+    return missing_data(counts, MIN_EPISODES, unit)

@@ -1,0 +1,1 @@
+"""Checkpoint folders: written whole, verified, listed, scored and pruned."""

@@ -1,0 +1,1 @@
+"""Policies for other programs: ONNX and torch.export."""

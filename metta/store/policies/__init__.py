@@ -1,0 +1,1 @@
+"""Policy files: weights and manifest, and policies rebuilt from them."""

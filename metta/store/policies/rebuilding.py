@@ -1,0 +1,119 @@
+"""A policy out of its file alone: the spaces and settings in the manifest, then the weights."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from metta.agent.factory import build_network, make_policy
+from metta.agent.policy import Policy
+from metta.errors import ConfigError, PolicyError, SpaceError
+from metta.store.policies.file import OpenPolicy, put_weights
+from metta.store.policies.spaces import space_from
+from metta.store.safe_read import DTYPES
+from metta.train.train_config import AgentConfig
+from metta.untrusted.json_files import brief
+
+__all__ = ["agent_settings", "rebuild_policy", "require_fit"]
+
+_MOST_HIDDEN = 2**24
+Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
+
+
+def rebuild_policy(opened: OpenPolicy, policy: nn.Module | None = None) -> Policy:
+    """The policy of a file, with its weights; an own network is passed as `policy`, bare or wrapped.
+
+    Everything that the file asks for is measured before memory is taken for it.
+    """
+    built = policy if isinstance(policy, Policy) else _built(opened, policy)
+    put_weights(opened, built)
+    return built
+
+
+def _built(opened: OpenPolicy, module: nn.Module | None) -> Policy:
+    path, manifest = opened.path, opened.manifest
+    if manifest.get("spaces") is None or manifest.get("agent") is None:
+        raise PolicyError(
+            f"{str(path)!r} does not hold the spaces of its environment as data (it is of an older "
+            "version, or they are too large or of a rare kind); pass policy=Policy(module, "
+            "observation_space, action_space), or use PolicyStore(...).load(uri, env)"
+        )
+    needed, config = _spaces(path, manifest["spaces"]), agent_settings(path, manifest["agent"])
+    try:
+        if module is not None:
+            built = Policy(module, *needed, config)
+        elif manifest["built_in"]:
+            require_fit(opened, config, needed)
+            built = make_policy(*needed, config)
+        else:
+            raise PolicyError(
+                f"{str(path)!r} holds the weights of a network that metta did not build; pass it as policy="
+            )
+    except (ConfigError, SpaceError) as error:  # of settings that do not fit the spaces
+        raise PolicyError(f"{str(path)!r} holds no policy that can be built: {error}") from error
+    return built.to(_dtype_in(opened, built))
+
+
+def _spaces(path: Path, data: dict[str, Any]) -> Spaces:
+    try:
+        if data.keys() != {"observation", "action"}:
+            raise SpaceError(
+                f"{brief(sorted(data))} are not the spaces of observations and actions"
+            )
+        return space_from(data["observation"]), space_from(data["action"])
+    except SpaceError as error:
+        raise PolicyError(f"{str(path)!r} holds unusable spaces: {error}") from error
+
+
+def agent_settings(path: Path, settings: dict[str, Any]) -> AgentConfig:
+    """Settings that a file has, as those of an agent; a `PolicyError` where they are none."""
+    try:
+        return AgentConfig(**settings)
+    except (TypeError, ValueError, ConfigError) as error:
+        raise PolicyError(
+            f"{str(path)!r} holds settings of no agent known here: {error}"
+        ) from error
+
+
+def require_fit(opened: OpenPolicy, config: AgentConfig, needed: Spaces) -> None:
+    """Refuse settings and spaces that ask for more memory than the file has weights."""
+    shapes = opened.shapes
+    numbers = sum(math.prod(shape) for shape in shapes)
+    widths = _widths(needed)
+    small = max(config.hidden_size, widths) <= min(numbers, _MOST_HIDDEN)
+    if small and config.num_layers <= len(shapes):
+        with torch.device("meta"):  # shapes without memory
+            network = build_network(*needed, config, seed=0)
+        if sum(parameter.numel() for parameter in network.parameters()) <= numbers:
+            return
+    raise PolicyError(
+        f"{str(opened.path)!r} does not fit: it holds {numbers} numbers, fewer than its agent has: "
+        f"{config.num_layers} layers of {config.hidden_size} for {widths} categories"
+    )
+
+
+def _widths(needed: Spaces) -> int:
+    """Categories of all discrete parts: each is a row or a column of a layer."""
+    total, waiting = 0, list(needed)
+    while waiting:
+        space = waiting.pop()
+        if isinstance(space, spaces.Dict):
+            waiting += [part for key, part in space.spaces.items()]
+        elif isinstance(space, spaces.Tuple):
+            waiting += space.spaces
+        elif isinstance(space, spaces.Discrete):
+            total += int(space.n)
+        elif isinstance(space, spaces.MultiDiscrete):
+            total += sum(space.nvec.ravel().tolist())
+    return total
+
+
+def _dtype_in(opened: OpenPolicy, policy: Policy) -> torch.dtype:
+    """Float type of the network in the file: a policy may have been cast before it was saved."""
+    floats = (n for n, p in policy.module.named_parameters() if p.dtype.is_floating_point)
+    place = opened.tensors.announced.places.get(f"module.{next(floats, '')}")
+    found = policy.dtype if place is None else DTYPES[place.dtype]
+    return found if found.is_floating_point else policy.dtype

@@ -1,0 +1,1 @@
+"""From text to typed settings: schema, values, documentation and problems."""

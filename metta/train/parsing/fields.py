@@ -1,0 +1,64 @@
+"""What every configuration class is made of: a validated dataclass and ranges with names."""
+
+import dataclasses
+import functools
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+
+from metta.train.parsing.problems import as_error, explain, raise_broken
+from metta.train.parsing.schema import MAX_INTEGER
+from metta.train.rules import secret_rules
+
+__all__ = [
+    "Count",
+    "Decay",
+    "Fraction",
+    "Interval",
+    "Name",
+    "NonNegative",
+    "Positive",
+    "Whole",
+    "config_class",
+]
+
+STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+
+Fraction = Annotated[float, Ge(0), Le(1)]
+Decay = Annotated[float, Ge(0), Lt(1)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(1), Le(MAX_INTEGER)]
+Interval = Annotated[int, Ge(0), Le(MAX_INTEGER)]
+"""Epochs between two of something; 0: never."""
+Whole = Annotated[int, Ge(0), Le(MAX_INTEGER)]
+Name = Annotated[str, MinLen(1)]
+
+Config = TypeVar("Config")
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
+)
+def config_class(cls: type[Config]) -> type[Config]:
+    """A frozen, keyword-only, validated dataclass whose problems are a `ConfigError`."""
+    cls._holds_no_secret = model_validator(mode="after")(_holds_no_secret)  # type: ignore[attr-defined]  # added here
+    built: Any = dataclass(kw_only=True, frozen=True, config=STRICT)(cls)
+    construct = built.__init__
+
+    @functools.wraps(construct)
+    def checked(self: Any, *positional: Any, **settings: Any) -> None:
+        try:
+            construct(self, *positional, **settings)
+        except ValidationError as error:
+            raise as_error(explain(error, type(self))) from None
+
+    built.__init__ = checked
+    return cast(type[Config], built)
+
+
+def _holds_no_secret(config: Config) -> Config:
+    raise_broken(secret_rules(config))
+    return config

@@ -1,0 +1,58 @@
+"""A table that is longer than the tail of its log."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from metta.loggers import CsvSink, EventLog, MetricRow
+from metta.loggers.events.history import Continuation, LogTail
+from metta.loggers.sinks.csv_lines import columns_of, table_lines
+from metta.loggers.sinks.csv_repair import follow_log
+
+LAST = 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sink = CsvSink(tmp_path / "metrics.csv")
+    with EventLog(tmp_path / "events.jsonl") as log:
+        for epoch in range(1, LAST + 1):
+            row = MetricRow(10 * epoch, epoch, {"loss": epoch / 2})
+            log.append(
+                "metrics", {"agent_step": 10 * epoch, "epoch": epoch, "metrics": row.metrics}
+            )
+            sink.write(row)
+    sink.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize("change", ["cut", "longer", "edited", "removed", "widened"])
+def test_the_end_of_a_table_follows_the_tail_of_the_log(folder: Path, change: str) -> None:
+    table = folder / "metrics.csv"
+    before = table.read_bytes()
+    lines = before.splitlines(keepends=True)
+    changed = {
+        "cut": lines[:-3],
+        "longer": [*lines, b"410,41,9.0\n"],
+        "edited": [*lines[:-1], b"400,40,7.5\n"],
+        "removed": lines[:3],
+        "widened": lines,
+    }[change]
+    table.write_bytes(b"".join(changed))
+    if change == "widened":
+        with EventLog(folder / "events.jsonl") as log:
+            metrics = {"loss": 1.0, "more": 2.0}
+            log.append("metrics", {"agent_step": 400, "epoch": 40, "metrics": metrics})
+    tail = LogTail(folder / "events.jsonl", tail_bytes=1000)
+    assert not tail.is_whole
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert follow_log(table, Continuation(tail, LAST, 10 * LAST, is_as_marked=True)) == ""
+    if change == "widened":
+        assert columns_of(table) == ["agent_step", "epoch", "loss", "more"]
+        found = [line.cells for line in table_lines(table, columns_of(table))]
+        assert [int(cells["epoch"]) for cells in found] == [*range(1, LAST + 1), LAST]
+        assert (found[0]["more"], found[-1]["more"]) == ("", "2.0")
+    else:
+        assert table.read_bytes() == before
