@@ -70,7 +70,7 @@ def faults_of(calls: list[Call]) -> Iterator[tuple[Call, str, str]]:
 def judge_save(call: Call, error: str, traced: Traced, seed: int, *, lasts: bool) -> Trial:
     code = traced.code
     must_be_saved = {SAVED: True, SAVED_WITH_WARNING: True, NOT_SAVED: None if lasts else False}
-    left = leftovers(traced.folder) - {f"{TEMPORARY}left"}
+    left = leftovers(traced.folder) - {saved_run.LEFT}
     outcome, digest = saved_run.examine(traced.folder, saved=must_be_saved.get(code))
     if outcome == OK and code not in (SAVED_WITH_WARNING, NOT_SAVED, IN_DOUBT):
         outcome = "silent" if code == SAVED else f"the save ended with code {code}"
