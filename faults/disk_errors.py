@@ -27,6 +27,7 @@ NAME = "disk_errors"
 _FULL, _BROKEN, _READ_ONLY, _DENIED = "ENOSPC", "EIO", "EROFS", "EACCES"
 _ERRORS = {
     "write": [_FULL, _BROKEN],
+    "pwrite64": [_FULL, _BROKEN],
     "ftruncate": [_FULL, _BROKEN],
     "fsync": [_FULL, _BROKEN],
     "read": [_BROKEN],

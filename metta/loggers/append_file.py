@@ -31,7 +31,6 @@ class AppendFile:
         self.size = self._whole_size()
         """Bytes of whole lines."""
         os.ftruncate(self._descriptor, self.size)
-        os.lseek(self._descriptor, self.size, os.SEEK_SET)
 
     def _whole_size(self) -> int:
         """Bytes up to and with the last line end."""
@@ -58,17 +57,23 @@ class AppendFile:
             end = begin
         return line
 
-    def append(self, lines: bytes) -> None:
-        """Write whole lines, all of them or, where it raises `OSError`, none."""
-        rest = memoryview(lines)
+    def append(self, lines: bytes, at: int | None = None) -> int:
+        """Write whole lines, all of them or, where it raises `OSError`, none; returns where they end.
+
+        `at` is where they begin (default: the end of the file), so that a write that was interrupted can
+        be made again.
+        """
+        begin = self.size if at is None else at
+        rest, place = memoryview(lines), begin
         try:
             while rest:
-                rest = rest[os.write(self._open, rest) :]
+                written = os.pwrite(self._open, rest, place)
+                rest, place = rest[written:], place + written
         except OSError:
-            os.ftruncate(self._open, self.size)
-            os.lseek(self._open, self.size, os.SEEK_SET)
+            os.ftruncate(self._open, begin)
             raise
-        self.size += len(lines)
+        self.size = place
+        return place
 
     def sync(self) -> None:
         """Wait until the disk has everything."""
@@ -100,7 +105,6 @@ class AppendFile:
         os.close(unused)
         self._descriptor = kept
         if is_alike:
-            os.lseek(kept, self.size, os.SEEK_SET)
             os.fsync(kept)  # it may be a copy that somebody has just made
             make_durable(self.path.parent)
         return is_alike
