@@ -13,6 +13,7 @@ from metta.secrets import scrub_all
 from metta.stateful import digest_of
 from metta.store.checkpoint_files import Checkpoint
 from metta.store.run_directory import RunDirectory
+from metta.train.advice import FOR_RUNS
 from metta.train.changes import Settings, check_changes, describe_changes, plain_settings
 from metta.train.layers import keep_origins, resolve
 from metta.train.train_config import TrainingConfig
@@ -48,7 +49,7 @@ def check_continuation(
             )
     if state.get("settings"):
         _check_config_file(run, saved, wanted, checkpoint.path.name, changes)
-    check_changes(saved, wanted, where)
+    check_changes(saved, wanted, where, FOR_RUNS)
     total, reached = wanted["trainer.total_timesteps"], checkpoint.agent_step
     if total != saved.get("trainer.total_timesteps", total) and total <= reached:
         raise ConfigError(
@@ -56,7 +57,7 @@ def check_continuation(
             f"total_timesteps={total:,}; give a larger one"
         )
     if state:
-        conditions.compare(state, where)
+        conditions.compare(state, where, FOR_RUNS)
 
 
 def _settings_of_files(run: RunDirectory) -> Settings:
