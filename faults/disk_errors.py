@@ -27,6 +27,7 @@ NAME = "disk_errors"
 _FULL, _BROKEN, _READ_ONLY, _DENIED = "ENOSPC", "EIO", "EROFS", "EACCES"
 _ERRORS = {
     "write": [_FULL, _BROKEN],
+    "pwrite64": [_FULL, _BROKEN],
     "ftruncate": [_FULL, _BROKEN],
     "fsync": [_FULL, _BROKEN],
     "read": [_BROKEN],
@@ -70,7 +71,7 @@ def faults_of(calls: list[Call]) -> Iterator[tuple[Call, str, str]]:
 def judge_save(call: Call, error: str, traced: Traced, seed: int, *, lasts: bool) -> Trial:
     code = traced.code
     must_be_saved = {SAVED: True, SAVED_WITH_WARNING: True, NOT_SAVED: None if lasts else False}
-    left = leftovers(traced.folder) - {f"{TEMPORARY}left"}
+    left = leftovers(traced.folder) - {saved_run.LEFT}
     outcome, digest = saved_run.examine(traced.folder, saved=must_be_saved.get(code))
     if outcome == OK and code not in (SAVED_WITH_WARNING, NOT_SAVED, IN_DOUBT):
         outcome = "silent" if code == SAVED else f"the save ended with code {code}"

@@ -28,6 +28,7 @@ from metta.store.checkpoints.files import list_checkpoints
 from metta.store.checkpoints.late_scores import read_late_scores
 from metta.store.checkpoints.owed_evaluations import OwedEvaluations
 from metta.store.policy_store import PolicyStore
+from metta.store.run_directory import RunDirectory
 from metta.testing.digests import DigestHook
 from metta.testing.zygote import Child, Zygote
 
@@ -125,7 +126,7 @@ def killed_run(
 def wait_for(point: str, child: Child, folder: Path, random_numbers: random.Random) -> None:
     """Return a short time after this happens once more, or when the child has ended."""
     probes = {
-        "policies wait": lambda: len(list((folder / "checkpoints" / "owed").glob("epoch_*"))),
+        "policies wait": lambda: len(list((folder / "checkpoints" / "owed").rglob("epoch_*"))),
         "a score arrives": lambda: len(scored_epochs(folder)),
         "the end": lambda: read_phase(folder / "phase").startswith("ending"),
     }
@@ -216,4 +217,5 @@ def best_epoch(folder: Path) -> tuple[int, Any] | None:
 
 
 def owed_files(folder: Path) -> list[int]:
-    return [one.epoch for one in OwedEvaluations(folder / "checkpoints").list()]
+    run = RunDirectory(folder)
+    return [one.epoch for one in OwedEvaluations(run.checkpoint_dir, run.about()["id"]).list()]

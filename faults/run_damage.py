@@ -71,7 +71,8 @@ def _edited_settings() -> Iterator[Damage]:
 
 def _edited_descriptions() -> Iterator[Damage]:
     """Every key of ``run.json``, edited and removed."""
-    keys = ("name", "own_environment", "own_policy", "environments", "settings_sha256")
+    digests = ("settings_sha256", "settings_sha256_before")
+    keys = ("name", "own_environment", "own_policy", "environments", *digests)
     for key in keys:
         for value in ("other", None, 7, [], {}):
             yield Damage(f"{key} of run.json is {value!r}", "run.json",

@@ -29,6 +29,7 @@ from metta.train.train_config import AgentConfig
 
 KEEP_LAST = 2
 RUN_ID = "0" * 32
+LEFT = f"{TEMPORARY}{RUN_ID}-left"
 BEST, OLD, LATEST, NEW, NEXT = 1, 2, 3, 4, 5
 _SCORES = {BEST: 9.0, OLD: 1.0}
 
@@ -64,7 +65,7 @@ def prepare(folder: Path) -> None:
         now = pending(epoch)
         about = {**now.metadata, "epoch": epoch, "agent_step": now.agent_step}
         write_checkpoint(folder, now.snapshot, now.policy, about, run_id=RUN_ID)
-    left = folder / f"{TEMPORARY}left"
+    left = folder / LEFT
     left.mkdir()
     shutil.copy(folder / "epoch_000003" / "state.json", left)
 

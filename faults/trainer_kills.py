@@ -78,9 +78,15 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     """`count` kills, in turn over what the process is at."""
     chance = random.Random(seed)
     preload = ["faults.training:warm_up", "metta.rl.ppo_trainer", f"{__name__}:start_server"]
-    with Zygote(preload, cwd=Path(__file__).parent.parent) as zygote:
-        server = _fork_server_of(zygote)
+    with contextlib.ExitStack() as zygotes:
+        server = 0
         for number in range(count):
+            if not _stat(server):
+                # Python's fork server ends if a client dies while it connects; a trainer's own one
+                # should end then, but this one serves all trials
+                zygotes.close()
+                zygote = zygotes.enter_context(Zygote(preload, cwd=Path(__file__).parent.parent))
+                server = _fork_server_of(zygote)
             state = STATES[number % len(STATES)]
             own_server = number % OWN_SERVER_EVERY == 0
             whole_group = chance.random() < 0.3

@@ -28,6 +28,7 @@ __all__ = [
     "rename",
     "sha256_of",
     "temporary_beside",
+    "temporary_folders",
     "write_durably",
 ]
 
@@ -67,14 +68,17 @@ def atomic_write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def commit_folder(
-    free_path: Callable[[], Path], fill: Callable[[Path], None], verify: Callable[[Path], object]
+    free_path: Callable[[], Path],
+    fill: Callable[[Path], None],
+    verify: Callable[[Path], object],
+    owner: str | None = None,
 ) -> Path:
     """Let `fill` make a folder beside its place, rename it to a name that is free, and `verify` it there.
 
     `fill` writes by `write_durably`. A crash leaves the whole folder or none of that name; whatever fails,
-    `verify` included, leaves none.
+    `verify` included, leaves none. What a crash leaves is among the `temporary_folders` of the `owner`.
     """
-    temporary = temporary_beside(free_path())
+    temporary = temporary_beside(free_path(), owner)
     make_folders(temporary.parent)
     try:
         make_folder(temporary)
@@ -90,7 +94,7 @@ def commit_folder(
         verify(target)
     except BaseException:
         with contextlib.suppress(OSError):
-            remove_folders([target])
+            remove_folders([target], owner)
         raise
     return target
 
@@ -107,9 +111,23 @@ def _rename_to_free(finished: Path, free_path: Callable[[], Path]) -> Path:
             return target
 
 
-def temporary_beside(path: Path) -> Path:
-    """A new name in the same folder, which no pattern for finished files matches."""
-    return path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+def temporary_beside(path: Path, owner: str | None = None) -> Path:
+    """A new name in the same folder, which no pattern for finished files matches.
+
+    It begins with the `owner`, where there is one: ``.tmp-<owner>-<unique>``.
+    """
+    return path.with_name(f"{_temporary_of(owner)}-{uuid.uuid4().hex}")
+
+
+def temporary_folders(folder: Path, owner: str | None) -> list[Path]:
+    """Folders that the owner, or somebody without a name, began to write or to remove; no links."""
+    inside = folder.iterdir() if folder.is_dir() else ()
+    named = [path for path in inside if path.name.rpartition("-")[0] == _temporary_of(owner)]
+    return [path for path in named if path.is_dir() and not path.is_symlink()]
+
+
+def _temporary_of(owner: str | None) -> str:
+    return TEMPORARY.rstrip("-") if owner is None else f"{TEMPORARY}{owner}"
 
 
 def write_durably(path: Path, write: Callable[[Path], None]) -> None:
@@ -164,13 +182,14 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def remove_folders(paths: Iterable[Path]) -> None:
+def remove_folders(paths: Iterable[Path], owner: str | None = None) -> None:
     """Remove folders so that, whatever happens, each is whole or has lost its name.
 
     All lose their names first; their contents go when that is on the disk. A folder that cannot be emptied
-    does not keep the others, but is an OSError in the end.
+    does not keep the others, but is an OSError in the end. What a crash leaves is among the
+    `temporary_folders` of the `owner`.
     """
-    hidden = [_hide(path) for path in paths]
+    hidden = [_hide(path, owner) for path in paths]
     for parent in {path.parent for path in hidden}:
         make_durable(parent)
     failures: list[OSError] = []
@@ -183,10 +202,10 @@ def remove_folders(paths: Iterable[Path]) -> None:
         raise failures[0]
 
 
-def _hide(path: Path) -> Path:
+def _hide(path: Path, owner: str | None) -> Path:
     if path.name.startswith(TEMPORARY):
         return path
-    hidden = temporary_beside(path)
+    hidden = temporary_beside(path, owner)
     rename(path, hidden)
     return hidden
 

@@ -8,10 +8,12 @@ import atexit
 import contextlib
 import os
 import shutil
+import socket
 import sys
 import threading
 import time
 import types
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import util
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from metta.errors import EnvError, UnsafeFileError
-from metta.private_folders import ScratchFolder
+from metta.private_folders import ScratchFolder, cache_root
 
 __all__ = ["PipedProcess", "WorkerContext", "find_program", "python_command", "start_process"]
 
@@ -32,8 +34,6 @@ _SERVER_DIED = (EOFError, ConnectionError, FileNotFoundError)
 """How `multiprocessing` says that its fork server ended while it started a process."""
 _SECONDS_BEFORE_TRIES = (0.0, 0.1, 1.0)
 """A server that was killed is not known to be dead at once."""
-_MAX_SOCKET_PATH = 107
-_SOCKET_NAME = "/listener-12345678"
 
 _starting = threading.RLock()
 _server_folder: ScratchFolder | None = None
@@ -122,21 +122,19 @@ def _without_main_module() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private_socket() -> Iterator[None]:
-    """Let the socket of a fork server lie in a scratch folder, where there can be one."""
-    global _server_folder
+    """Let the socket of a fork server lie in a scratch folder.
+
+    Where that takes no socket, because of its file system or of its long path, it lies in the private folder
+    that `multiprocessing` makes in the system's temporary one; `EnvError` where that takes none either.
+    """
     private: Any = current_process()  # its settings have no public name
     settings: dict[str, Any] = private._config
-    if "tempdir" in settings:  # someone has chosen
+    folder = None if "tempdir" in settings else _folder_of_server()  # someone may have chosen
+    if folder is None:
+        _require_sockets_of_system()
         yield
         return
-    if _server_folder is None or not _server_folder.path.is_dir():
-        with contextlib.suppress(UnsafeFileError, OSError):
-            _server_folder = ScratchFolder("server")
-            atexit.register(_server_folder.close)
-    if _server_folder is None or _is_too_long(_server_folder.path):
-        yield
-        return
-    settings["tempdir"] = str(_server_folder.path)
+    settings["tempdir"] = str(folder)
     try:
         yield
     finally:
@@ -144,8 +142,39 @@ def _private_socket() -> Iterator[None]:
         del settings["tempdir"]
 
 
-def _is_too_long(folder: Path) -> bool:
-    return len(os.fsencode(folder)) + len(_SOCKET_NAME) > _MAX_SOCKET_PATH
+def _folder_of_server() -> Path | None:
+    """A scratch folder in which sockets can be made; None where there is none."""
+    global _server_folder
+    if _server_folder is None or not _server_folder.path.is_dir():
+        _server_folder = None
+        with contextlib.suppress(UnsafeFileError, OSError), contextlib.ExitStack() as undo:
+            made = undo.enter_context(ScratchFolder("server"))
+            _try_a_socket(made.path)
+            undo.pop_all()
+            _server_folder = made
+            atexit.register(made.close)
+    return None if _server_folder is None else _server_folder.path
+
+
+def _require_sockets_of_system() -> None:
+    folder = "the system's temporary folder"
+    try:
+        folder = util.get_temp_dir()
+        _try_a_socket(Path(folder))
+    except OSError as error:
+        raise EnvError(
+            f"worker processes need a Unix socket, which cannot be made in {folder!r} ({error}), nor in "
+            f"metta's cache {str(cache_root())!r}; set METTA_CACHE_DIR or TMPDIR to a folder of yours on a "
+            "local disk, with a short path, or use num_workers=0 and evaluation.background=false"
+        ) from error
+
+
+def _try_a_socket(folder: Path) -> None:
+    """`OSError` where a socket cannot be made there under a name as long as `multiprocessing` gives it."""
+    place = folder / f"listener-{uuid.uuid4().hex[:8]}"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(place))
+    place.unlink()
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

@@ -5,6 +5,8 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,73 @@ def test_a_module_runs_as_it_does_here_and_ignores_the_current_folder(tmp_path: 
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "grid" in ended.stdout
+
+
+TRAINING = """
+import socket, sys
+from pathlib import Path
+from metta.rl.ppo_trainer import PPOTrainer
+
+real = socket.socket.bind
+without_sockets = sys.argv[1:]
+
+def bind(made, address):
+    if isinstance(address, str) and address.startswith(tuple(without_sockets)):
+        raise PermissionError(1, "Operation not permitted")  # as vfat says
+    real(made, address)
+
+socket.socket.bind = bind
+with PPOTrainer(None, "CartPole-v1", num_envs=2, num_workers=1, n_steps=8, num_minibatches=1) as trainer:
+    print(len(trainer.collect_rollouts(8)["rewards"]))
+"""
+
+
+def train_with_workers(
+    cache: Path, temporary: Path, *without_sockets: Path
+) -> subprocess.CompletedProcess[str]:
+    """A script with a worker, where nobody can make a socket below some folders."""
+    temporary.mkdir(parents=True, exist_ok=True)
+    variables = {"METTA_CACHE_DIR": str(cache), "TMPDIR": str(temporary)}
+    ended = subprocess.run(
+        [sys.executable, "-c", TRAINING, *map(str, without_sockets)],
+        env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert list(cache.glob("scratch/*")) == []
+    assert list(temporary.glob("pymp-*")) == []
+    return ended
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A socket in it has a path that the system takes."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize("length", [60, 120])  # too long with the name of a socket, and without it
+def test_workers_start_whatever_the_path_of_the_cache(length: int, short: Path) -> None:
+    cache = short / ("x" * length)
+    ended = train_with_workers(cache, short / "tmp")
+    assert (ended.returncode, ended.stdout) == (0, "8\n"), ended.stderr
+
+
+def test_workers_start_where_the_cache_takes_no_sockets(short: Path) -> None:
+    ended = train_with_workers(short / "cache", short / "tmp", short / "cache")
+    assert (ended.returncode, ended.stdout) == (0, "8\n"), ended.stderr
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_the_folders_are_named_where_no_socket_can_be_made(is_long: bool, short: Path) -> None:
+    place = short / ("x" * 120) if is_long else short
+    folders = place / "cache", place / "tmp"
+    ended = train_with_workers(*folders, *(() if is_long else folders))
+    assert ended.returncode == 1
+    said = ended.stderr.splitlines()[-1]
+    assert said.startswith(
+        "metta.errors.EnvError: worker processes need a Unix socket, which cannot"
+    )
+    assert ("AF_UNIX path too long" if is_long else "Operation not permitted") in said
+    assert all(text in said for text in (*map(str, folders), "METTA_CACHE_DIR or TMPDIR"))
 
 
 @pytest.mark.parametrize("entry", ["", ".", "bin"])

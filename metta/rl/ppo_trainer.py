@@ -37,6 +37,7 @@ from metta.store.checkpoints.files import MANIFEST_FILE, new_run_id, read_checkp
 from metta.store.policy_store import path_of
 from metta.store.rollout_file import load_rollout
 from metta.store.run_directory import RunDirectory
+from metta.train.advice import FOR_CHECKPOINT_DIR, FOR_LOAD
 from metta.train.batch_sizing import BatchPlan
 from metta.train.changes import plain_settings
 from metta.train.settings import apply_settings
@@ -283,6 +284,7 @@ class PPOTrainer:
         if checkpoint is None:
             raise CheckpointError(f"there is no checkpoint in {str(folder)!r}")
         self._environments.prepare(self.config.trainer.checkpoint.env_restore)
+        checkpointer.advice = FOR_CHECKPOINT_DIR if path is None else FOR_LOAD
         with self.plan.applied():  # which may change to that of the checkpoint
             checkpointer.restore(self.registry, checkpoint)
         self._run_id = checkpointer.run_id

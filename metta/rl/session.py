@@ -38,9 +38,8 @@ from metta.stateful import digest_of
 from metta.store.checkpoints.files import Checkpoint
 from metta.store.checkpoints.manifest import is_run_id, read_log_mark
 from metta.store.run_directory import RunDirectory
-from metta.train.changes import (
-    plain_settings,
-)
+from metta.train.advice import FOR_RUNS
+from metta.train.changes import plain_settings
 from metta.train.parsing.origins import DEFAULT
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 from metta.untrusted.json_files import brief
@@ -195,7 +194,7 @@ class RunSession:
         checkpointer = TrainingCheckpointer.from_config(
             self.checkpoint_dir, trainer.checkpoint, wandb_run=self.wandb_run, run_id=run_id
         )
-        parts.conditions.allow_inexact = self.allow_inexact
+        checkpointer.advice, parts.conditions.allow_inexact = FOR_RUNS, self.allow_inexact
         if trainer.checkpoint.checkpoint_interval:
             environments = parts.registry.get(EnvironmentState.state_name)
             self.promise = environments.prepare(trainer.checkpoint.env_restore)

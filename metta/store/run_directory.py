@@ -29,13 +29,27 @@ _KINDS = {**dict.fromkeys(_WRITTEN_FOLDERS, True), **dict.fromkeys(_WRITTEN_FILE
 _ABOUT_TEXTS = ("id", "name", "checkpoint_dir", "replay_dir", "own_environment", "own_policy")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """How file systems without locks answer."""
+_NOT_ALLOWED = "you may not do that there: change its permissions, or choose another place"
+_IN_THE_WAY = "move away what lies in that place, or choose another one"
+_TOO_MANY_FILES = "too many files are open: raise the limit (ulimit -n), or use fewer workers"
 _ADVICE = {
-    errno.ENOSPC: "the disk is full: free some space, or choose a run directory on another disk",
-    errno.EDQUOT: "your quota is used up: free some space, or choose a run directory elsewhere",
+    errno.ENOSPC: "the disk is full: free some space, or choose a place on another disk",
+    errno.EDQUOT: "your quota is used up: free some space, or choose a place elsewhere",
     errno.EFBIG: "files may not be that large here: raise the limit (ulimit -f)",
-    errno.EROFS: "the file system can only be read: choose another run directory",
-    errno.EIO: "the disk does not answer as it should: choose a run directory on another disk",
+    errno.EROFS: "the file system can only be read: choose another place",
+    errno.EIO: "the disk does not answer as it should: choose a place on another disk",
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.ENOENT: "it is missing, or was removed meanwhile: put it back, or choose another place",
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EISDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: _TOO_MANY_FILES,
+    errno.ENFILE: _TOO_MANY_FILES,
+    errno.ENOMEM: "free memory",
 }
+"""What helps against an error of the system, whichever file it is about."""
 
 
 class RunDirectory:
@@ -208,12 +222,14 @@ class RunDirectory:
         self._descriptor = descriptor
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn an `OSError` of what is written here into a `ConfigError` that says what to do."""
+    def setting_up(self) -> Iterator[None]:
+        """Turn an `OSError` of whatever a run needs to begin into a `ConfigError` that says what to do."""
         try:
             yield
         except OSError as error:
-            raise self._not_writable(error) from error
+            raise ConfigError(
+                f"the run {str(self.path)!r} cannot be set up: {_described(error)}"
+            ) from error
 
     def release(self) -> None:
         """Let others have the run; may be called more than once."""
@@ -274,9 +290,8 @@ class RunDirectory:
             probe.unlink(missing_ok=True)
 
     def _not_writable(self, error: OSError) -> ConfigError:
-        advice = _ADVICE.get(error.errno or 0, "choose another one, or mend its permissions")
         return ConfigError(
-            f"the run directory {str(self.path)!r} cannot be written: {error}; {advice}"
+            f"the run directory {str(self.path)!r} cannot be written: {_described(error)}"
         )
 
     def _not_locked(self, error: OSError) -> ConfigError:
@@ -287,3 +302,9 @@ class RunDirectory:
             "trainer could not be kept out of this run; choose a run directory on a local disk, or mount "
             "the file system with locks (NFS: with a lock service, without 'nolock')"
         )
+
+
+def _described(error: OSError) -> str:
+    """In the words of the system, which name the file, and what helps."""
+    advice = _ADVICE.get(error.errno or 0, "mend that, and start the run again")
+    return f"{str(error) or type(error).__name__}; {advice}"

@@ -5,6 +5,7 @@ from typing import Any
 
 from metta.errors import ConfigError
 from metta.secrets import scrub_all
+from metta.train.advice import FOR_COMPONENTS, Advice
 from metta.train.parsing.problems import shown
 from metta.train.parsing.schema import leaves_of, setting_values
 from metta.train.parsing.values import plain_data
@@ -74,7 +75,9 @@ def describe_changes(before: Settings, after: Settings) -> dict[str, str]:
     }
 
 
-def check_changes(before: Settings, after: Settings, where: str) -> None:
+def check_changes(
+    before: Settings, after: Settings, where: str, advice: Advice = FOR_COMPONENTS
+) -> None:
     """Refuse to resume a run under settings that it was not begun with; names all of them."""
     may_change = MAY_CHANGE
     if before.get(_ENV_RESTORE) == "sync_reset":  # episodes end where checkpoints are made
@@ -84,5 +87,5 @@ def check_changes(before: Settings, after: Settings, where: str) -> None:
     if changed:
         raise ConfigError(
             f"{where} holds a run with other settings, which would make two runs of one: "
-            f"{'; '.join(changed)}. Begin in another folder, or leave these settings as they were"
+            f"{'; '.join(changed)}. {advice.settings}"
         )

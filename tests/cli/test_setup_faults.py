@@ -1,5 +1,6 @@
 """A disk that fails while `metta train` sets a run up: a typed error with the path and what to do."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from metta.cli.main import main
 
 METTA = [sys.executable, "-m", "metta.cli.main"]
 SMALL = [
@@ -46,4 +49,43 @@ def test_train_says_that_a_file_system_has_no_locks(tmp_path: Path) -> None:
     assert code == 2, said
     assert "metta: ConfigError: the file system of " in said
     assert "has no locks (flock: No locks available)" in said
+    assert "permissions" not in said
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "advice"),
+    [
+        ("fsync", "EIO", "the disk does not answer as it should: choose a place on another disk"),
+        ("rename", "EACCES", "you may not do that there: change its permissions"),
+        ("rename", "ENOENT", "it is missing, or was removed meanwhile"),
+        ("rename", "ENOTDIR", "move away what lies in that place"),
+        ("rename", "ENFILE", "too many files are open: raise the limit (ulimit -n)"),
+        ("rename", "EPROTO", "mend that, and start the run again"),
+    ],
+)
+def test_train_says_what_failed_while_it_sets_a_run_up(
+    tmp_path: Path, call: str, error: str, advice: str
+) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    # config.yaml and its kin are the first files that are written durably and renamed
+    inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
+    code, said = train(tmp_path, [*inject, "-e", f"inject={call}:error={error}"])
+    assert code == 2, said
+    begin = f"metta: ConfigError: the run {str(tmp_path / 'run')!r} cannot be set up: "
+    assert f"{begin}[Errno {getattr(errno, error)}] {os.strerror(getattr(errno, error))}" in said
+    assert advice in said
+    assert "cannot be written" not in said
+
+
+def test_train_does_not_blame_the_folder_when_a_service_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr("metta.rl.session.open_wandb_run", refuse)
+    assert main(["train", *SMALL, "--output", str(tmp_path), "--run", "run"]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot be set up: [Errno {errno.ECONNREFUSED}] Connection refused; mend that" in said
     assert "permissions" not in said

@@ -31,7 +31,6 @@ class AppendFile:
         self.size = self._whole_size()
         """Bytes of whole lines."""
         os.ftruncate(self._descriptor, self.size)
-        os.lseek(self._descriptor, self.size, os.SEEK_SET)
 
     def _whole_size(self) -> int:
         """Bytes up to and with the last line end."""
@@ -58,30 +57,57 @@ class AppendFile:
             end = begin
         return line
 
-    def append(self, lines: bytes) -> None:
-        """Write whole lines, all of them or, where it raises `OSError`, none."""
-        rest = memoryview(lines)
+    def append(self, lines: bytes, at: int | None = None) -> int:
+        """Write whole lines, all of them or, where it raises `OSError`, none; returns where they end.
+
+        `at` is where they begin (default: the end of the file), so that a write that was interrupted can
+        be made again.
+        """
+        begin = self.size if at is None else at
+        rest, place = memoryview(lines), begin
         try:
             while rest:
-                rest = rest[os.write(self._open, rest) :]
+                written = os.pwrite(self._open, rest, place)
+                rest, place = rest[written:], place + written
         except OSError:
-            os.ftruncate(self._open, self.size)
-            os.lseek(self._open, self.size, os.SEEK_SET)
+            os.ftruncate(self._open, begin)
             raise
-        self.size += len(lines)
+        self.size = place
+        return place
 
     def sync(self) -> None:
         """Wait until the disk has everything."""
         os.fsync(self._open)
 
     def is_in_place(self) -> bool:
-        """Whether the file's name still leads to it."""
+        """Whether the file's name still leads to it, or to one of the same size and end.
+
+        Some mounts give a file another inode number at each look, so other numbers alone prove nothing:
+        the file that has the name is opened, and lines are appended to it from then on.
+        """
         try:
             named = self.path.lstat()
         except OSError:
             return False
         own = os.fstat(self._open)
-        return (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
+        if (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino):
+            return True
+        return self._open_again()
+
+    def _open_again(self) -> bool:
+        """Open what has the file's name now; False where it is missing or not alike."""
+        try:
+            named = os.open(self.path, _FLAGS & ~os.O_CREAT)
+        except OSError:
+            return False
+        is_alike = _end_of(named) == _end_of(self._open)
+        unused, kept = (self._open, named) if is_alike else (named, self._open)
+        os.close(unused)
+        self._descriptor = kept
+        if is_alike:
+            os.fsync(kept)  # it may be a copy that somebody has just made
+            make_durable(self.path.parent)
+        return is_alike
 
     def has_its_folder(self) -> bool:
         """Whether the folder is still the one that the file was opened in."""
@@ -125,6 +151,15 @@ class AppendFile:
     def _open(self) -> int:
         assert self._descriptor is not None, f"{self.path} is closed"
         return self._descriptor
+
+
+def _end_of(descriptor: int) -> tuple[int, int, bytes]:
+    """Kind, size and last bytes of a file; the last line of an event log vouches for all before it."""
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode):
+        return stat.S_IFMT(about.st_mode), 0, b""
+    begin = max(0, about.st_size - _BLOCK)
+    return stat.S_IFREG, about.st_size, os.pread(descriptor, _BLOCK, begin)
 
 
 def _open_regular(path: Path) -> int:

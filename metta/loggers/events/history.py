@@ -187,7 +187,8 @@ class _Rewinds:
 class LogTail:
     """The rows that count at the end of a log, as far back as they are wanted, and what is wrong there.
 
-    Iterating reads them from the file again; a tail of any length takes little memory.
+    All rows of an epoch are in it, or none. Iterating reads them from the file again; a tail of any length
+    takes little memory.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class LogTail:
             yield from self._rows(stream)
 
     def _read_back(self) -> None:
-        """Find the lines of the tail; twice as many where no row is among them."""
+        """Find the lines of the tail; four times as many bytes where no row is among them."""
         with open_log(self.path) as (stream, size):
             while True:
                 self._begin = _line_begin(stream, max(0, size - self._size))
@@ -257,6 +258,13 @@ class LogTail:
                 self.problems.append(f"at byte {place:,} {problem}")
 
     def _rows(self, stream: BinaryIO) -> Iterator[MetricRow]:
+        rows = self._rows_that_count(stream)
+        if self.is_whole:
+            return rows
+        cut = next(rows, None)  # other rows of its epoch may stand before the tail
+        return (row for row in rows if cut is None or row.epoch != cut.epoch)
+
+    def _rows_that_count(self, stream: BinaryIO) -> Iterator[MetricRow]:
         kind = self._kind.encode()
         for place, line in lines_from(stream, self._begin, self.path):
             if kind not in line:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from metta.errors import EventLogError, MettaWarning, RunRemovedError
 from metta.loggers.events.append_file import AppendFile
@@ -48,6 +48,17 @@ class LogMark:
         return cls(found["run"], *numbers)
 
 
+class _Tail(NamedTuple):
+    """Where the log ends. Replaced as a whole, so that an interrupt leaves the old one or the new one."""
+
+    sequence: int
+    link: int
+    size: int
+    """Bytes that were written."""
+    waiting: tuple[bytes, ...] = ()
+    """Lines that come after them."""
+
+
 class EventLog:
     """Appends events to a file; the numbers go on where an existing file ends.
 
@@ -68,7 +79,6 @@ class EventLog:
     ) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
-        self._waiting: list[bytes] = []
         self._failing = False
         self._file: AppendFile | None = AppendFile(self.path)
         last = self._last_event(self._file)
@@ -80,14 +90,19 @@ class EventLog:
         self.run_id = run_id or (uuid.uuid4().hex if known is None else known.run)
         """Of the run whose events are written now."""
         # a log that lost its end gives no number twice: databases may have those events
-        self.sequence = max(last.sequence if last else 0, mark.sequence if mark else 0)
+        sequence = max(last.sequence if last else 0, mark.sequence if mark else 0)
+        line = self._file.last_line()
+        self._tail = _Tail(sequence, link_of(line) if line else 0, self._file.size)
+
+    @property
+    def sequence(self) -> int:
         """Number of the last event."""
+        return self._tail.sequence
 
     def _last_event(self, file: AppendFile) -> Event | None:
-        self._link, line = 0, file.last_line()
+        line = file.last_line()
         if not line:
             return None
-        self._link = link_of(line)
         try:
             return parse_event(line)
         except ValueError as reason:
@@ -122,22 +137,19 @@ class EventLog:
     def append(self, kind: str, payload: Mapping[str, Any]) -> int:
         """Write an event; returns its number."""
         with self._lock:
-            self.sequence += 1
+            tail, number = self._tail, self._tail.sequence + 1
             event = {
                 "run": self.run_id,
-                "sequence": self.sequence,
+                "sequence": number,
                 "time": time.time(),
                 "kind": kind,
                 "payload": payload,
             }
             try:
-                line = event_line(event, self._link)
+                line = event_line(event, tail.link)
             except ValueError as reason:
-                self.sequence -= 1
                 raise EventLogError(f"an event {kind!r} cannot be logged: {reason}") from reason
-            self._waiting.append(line)
-            self._link = link_of(line)
-            number = self.sequence
+            self._tail = _Tail(number, link_of(line), tail.size, (*tail.waiting, line))
             news = self._write(sync=kind in _DURABLE)
         if news:  # outside of the lock: whoever shows the warning may log
             warnings.warn(news, MettaWarning, stacklevel=2)
@@ -148,9 +160,11 @@ class EventLog:
         try:
             if self._file is None:
                 self._file = AppendFile(self.path)
-            if self._waiting:
-                self._file.append(b"".join(self._waiting))
-            self._waiting.clear()
+            tail = self._tail
+            if tail.waiting:
+                at = min(tail.size, self._file.size)  # less where the file was removed meanwhile
+                end = self._file.append(b"".join(tail.waiting), at)
+                self._tail = tail._replace(size=end, waiting=())
             if sync:
                 self._file.sync()
         except OSError as error:
@@ -170,7 +184,7 @@ class EventLog:
         with self._lock:
             news = [self._write(sync=True), self._put_back()]
             size = 0 if self._file is None else self._file.size
-            mark = LogMark(self.run_id, self.sequence, size, self._link)
+            mark = LogMark(self.run_id, self.sequence, size, self._tail.link)
             is_there = not self._failing
         for text in filter(None, news):
             warnings.warn(text, MettaWarning, stacklevel=2)
@@ -197,11 +211,11 @@ class EventLog:
     def close(self) -> None:
         """Bring everything to the disk and let the file go; another event opens it again."""
         with self._lock:
-            if self._file is None and not self._waiting:
+            if self._file is None and not self._tail.waiting:
                 return
             news = self._write(sync=True)
-            if self._waiting:
-                news = f"{len(self._waiting)} events could not be written to {self.path}"
+            if self._tail.waiting:
+                news = f"{len(self._tail.waiting)} events could not be written to {self.path}"
             if self._file is not None:
                 try:
                     news = news or self._put_back()

@@ -164,7 +164,7 @@ class Trainer:
         evaluator = PolicyEvaluator(task, self.config.evaluation, seed=seed)
         self.evaluation_manager = EvaluationManager(evaluator, self.state)
         if self.session is not None:
-            with self.session.directory.writing():
+            with self.session.directory.setting_up():
                 self.session.attach(parts, self.training_config, self.curriculum, evaluator)
             parts.conditions.settle()
 

@@ -298,9 +298,10 @@ class CheckpointHook(TrainerHook):
     @property
     def owed_evaluations(self) -> OwedEvaluations | None:
         """Where policies wait for their scores, so that a resumed run can score them; None: nowhere."""
-        if not self._saves_anything or self.checkpoint_manager is None:
+        manager = self.checkpoint_manager
+        if not self._saves_anything or manager is None:
             return None
-        return OwedEvaluations(self.checkpoint_manager.checkpoint_dir)
+        return OwedEvaluations(manager.checkpoint_dir, manager.run_id)
 
     def save_late_score(self, epoch: int, scores: EvalRewardSummary) -> None:
         """The policy of an epoch was scored after it was saved: note it beside its checkpoint."""

@@ -42,6 +42,7 @@ from metta.store.policies.file import FrozenPolicy, freeze_policy
 from metta.store.policy_store import PolicyStore, path_of, record_of_checkpoint
 from metta.store.run_directory import RunDirectory
 from metta.store.state_tree import copy_state
+from metta.train.advice import FOR_COMPONENTS, Advice
 from metta.train.train_config import CheckpointConfig
 
 __all__ = ["CheckpointManager", "PendingCheckpoint", "TrainingCheckpointer"]
@@ -117,6 +118,8 @@ class TrainingCheckpointer:
         self.latest_wandb_uri: str | None = None
         self.before_commit: Callable[[], LogMark] | None = None
         """Called before each `commit`: what a run logged up to then must be as safe as its checkpoint."""
+        self.advice: Advice = FOR_COMPONENTS
+        """What `restore` tells the user to change where the checkpoint does not fit."""
         self._lock = threading.Lock()
         """One save at a time: each removes what looks unfinished."""
         self._staged: tuple[int, FrozenPolicy, dict[str, Any]] | None = None
@@ -183,12 +186,12 @@ class TrainingCheckpointer:
         saved = checkpoint.snapshot.get(RunConditions.state_name)
         try:
             if conditions is not None and saved is not None:
-                conditions.compare(saved["state"], str(checkpoint.path))
+                conditions.compare(saved["state"], str(checkpoint.path), self.advice)
             registry.restore(checkpoint.snapshot)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise StateError(
-                f"the checkpoint {str(checkpoint.path)!r} does not fit this run: {error}; begin in another "
-                "folder, or go on with the settings that it was made with"
+                f"the checkpoint {str(checkpoint.path)!r} does not fit this run: {error}. "
+                f"{self.advice.settings}"
             ) from error
         self.run_id = checkpoint.run_id or self.run_id
         state = registry.get(TrainerState.state_name)

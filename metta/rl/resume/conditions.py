@@ -14,6 +14,7 @@ import torch
 
 from metta.errors import InexactResumeError, MettaWarning
 from metta.rl.learn.numerics import NumericsPlan
+from metta.train.advice import FOR_COMPONENTS, Advice
 from metta.train.changes import check_changes
 from metta.versions import library_versions
 
@@ -115,21 +116,26 @@ class RunConditions:
         if self._announce is not None:
             self._announce(self.plan.describe())
 
-    def compare(self, state: Mapping[str, Any], where: str = "the checkpoint") -> None:
+    def compare(
+        self,
+        state: Mapping[str, Any],
+        where: str = "the checkpoint",
+        advice: Advice = FOR_COMPONENTS,
+    ) -> None:
         """Refuse to resume, or warn once, where the saved conditions differ from these.
 
-        Checkpoints of before they held settings are compared by the rest.
+        A refusal ends with the `advice`. Checkpoints of before they held settings are compared by the rest.
         """
         if state is self._compared:
             return
-        check_changes(state.get("settings", {}), self.settings, where)
+        check_changes(state.get("settings", {}), self.settings, where, advice)
         self._compared = state
         self.differences = [
             *_differences(self._saved_plan(state), dataclasses.asdict(self._plan_after(state))),
             *_differences(state["machine"], self._machine_like(state["machine"])),
         ]
         if self.differences:
-            self._tell("; ".join(self.differences))
+            self._tell("; ".join(self.differences), advice)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the saved plan over as far as it was left open; the rest must be the same."""
@@ -158,12 +164,12 @@ class RunConditions:
             saved |= {"driver": self.plan.driver, "compiler": self.plan.compiler}
         return saved
 
-    def _tell(self, found: str) -> None:
+    def _tell(self, found: str, advice: Advice) -> None:
         if not self.allow_inexact:
             raise InexactResumeError(
                 f"this run was saved under other conditions: {found}. It would go on with other numbers "
                 "than if it had not been stopped; go on under the old conditions, or accept that with "
-                "--allow-inexact (in Python: allow_inexact=True)"
+                f"{advice.inexact}"
             )
         warnings.warn(
             f"this run goes on under other conditions, so it differs from an uninterrupted one: {found}",

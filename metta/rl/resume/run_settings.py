@@ -13,6 +13,7 @@ from metta.secrets import scrub_all
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import Checkpoint
 from metta.store.run_directory import RunDirectory
+from metta.train.advice import FOR_RUNS
 from metta.train.changes import Settings, check_changes, describe_changes, plain_settings
 from metta.train.layers import keep_origins, resolve
 from metta.train.train_config import TrainingConfig
@@ -48,7 +49,7 @@ def check_continuation(
             )
     if state.get("settings"):
         _check_config_file(run, saved, wanted, checkpoint.path.name, changes)
-    check_changes(saved, wanted, where)
+    check_changes(saved, wanted, where, FOR_RUNS)
     total, reached = wanted["trainer.total_timesteps"], checkpoint.agent_step
     if total != saved.get("trainer.total_timesteps", total) and total <= reached:
         raise ConfigError(
@@ -56,7 +57,7 @@ def check_continuation(
             f"total_timesteps={total:,}; give a larger one"
         )
     if state:
-        conditions.compare(state, where)
+        conditions.compare(state, where, FOR_RUNS)
 
 
 def _settings_of_files(run: RunDirectory) -> Settings:
@@ -86,7 +87,7 @@ def _check_config_file(
         edited = describe_changes(saved, found)
     except ConfigError as error:
         found, edited = {}, {"": str(error)}
-    if not edited or digest_of(found) == run.about().get("settings_sha256"):
+    if not edited or digest_of(found) in _digests_vouched_for(run):
         return
     differences = "; ".join(edited.values())
     told = f"{str(path)!r} is not as metta wrote it (compared with {checkpoint}): {differences}"
@@ -114,12 +115,27 @@ def write_settings(
     provenance = provenance or resolve(config, check_sizes=False).provenance()
     if resumes:
         provenance = keep_origins(_stored_provenance(run), provenance)
-    # run.json first: it vouches for the settings that follow
+    # run.json first: it vouches for the settings that follow, and still for those that they replace
     digests = {name: about[name] for name in ("id", "settings_sha256")}
+    digests["settings_sha256_before"] = _digest_of_file(run)
     described = json.dumps({**scrub_all(about), **digests}, indent=2)
     atomic_write_text(run.about_file, described)
     config.to_yaml(run.config_file)
     atomic_write_text(run.provenance_file, json.dumps(scrub_all(provenance), indent=2))
+
+
+def _digests_vouched_for(run: RunDirectory) -> list[Any]:
+    """What ``config.yaml`` may hold: a run that was killed while it was set up has the old settings."""
+    return [run.about().get(name) for name in ("settings_sha256", "settings_sha256_before")]
+
+
+def _digest_of_file(run: RunDirectory) -> str | None:
+    """Of the settings in ``config.yaml``; None where metta did not write them."""
+    try:
+        digest = digest_of(plain_settings(TrainingConfig.from_yaml(run.config_file)))
+    except ConfigError:
+        return None
+    return digest if digest in _digests_vouched_for(run) else None
 
 
 def _stored_provenance(run: RunDirectory) -> dict[str, Any]:

@@ -109,6 +109,7 @@ def write_checkpoint(
             lambda: free_path(root, epoch),
             fill=lambda path: _fill(path, packed, frozen, described, extra),
             verify=verify_checkpoint,
+            owner=run_id,
         )
     except (OSError, safetensors.SafetensorError, CheckpointError) as error:
         raise CheckpointError(

@@ -40,23 +40,24 @@ class OwedEvaluation:
 
 
 class OwedEvaluations:
-    """The folder ``owed`` of a run's checkpoints, with one policy file per evaluation.
+    """The folder ``owed/<run id>`` beside a run's checkpoints, with one policy file per evaluation.
 
-        owed = OwedEvaluations("runs/first/checkpoints")
+        owed = OwedEvaluations("runs/first/checkpoints", run_id)
         owed.add(OwedEvaluation(epoch=120, agent_step=61_440), freeze_policy(policy))
         owed.list()                # after a crash: what has to be done again
         owed.remove([120])         # its score is recorded
 
     A file is on the disk when `add` returns. `UnsafeFileError` where the folder is a link that leads out.
+    Each run has a folder of its own, because several may share the folder of checkpoints.
     """
 
-    def __init__(self, checkpoint_dir: str | os.PathLike[str]) -> None:
-        self.checkpoint_dir = Path(checkpoint_dir)
+    def __init__(self, checkpoint_dir: str | os.PathLike[str], run_id: str) -> None:
+        self.checkpoint_dir, self.run_id = Path(checkpoint_dir), run_id
 
     @property
     def folder(self) -> Path:
         """Where the files are."""
-        return safe_join(self.checkpoint_dir, OWED_FOLDER)
+        return safe_join(self.checkpoint_dir, OWED_FOLDER, self.run_id)
 
     def file_of(self, epoch: int) -> Path:
         """The policy of an epoch."""

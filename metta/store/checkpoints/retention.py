@@ -9,12 +9,10 @@ from typing import TypeVar
 
 from metta.agent.policy_record import PolicyRecord
 from metta.errors import CheckpointError, MettaWarning
-from metta.files import TEMPORARY, remove_folders
+from metta.files import remove_folders, temporary_folders
 from metta.store.checkpoints.files import checkpoint_folders, verify_checkpoint
 from metta.store.checkpoints.late_scores import with_late_scores
 from metta.store.checkpoints.manifest import (
-    FILES,
-    MANIFEST_FILE,
     CheckpointEntry,
     lower_bound_of,
     read_entry,
@@ -37,19 +35,19 @@ def prune_checkpoints(
 ) -> list[Path]:
     """Remove checkpoints of a run that nobody asked to keep; returns their paths.
 
-    Only those that carry its `run_id` count, and are removed: what another run wrote, or an older version
-    of metta, which gave no ids, stays as it is.
+    Only those that carry its `run_id` count, and are removed: what another run wrote or is writing, or an
+    older version of metta wrote, which gave no ids, stays as it is.
 
     Kept are the newest `keep_last`, those whose epoch is a multiple of `keep_every` (0: none) or among
     `keep_epochs`, and the one with the best score, its own or a late one; and `newest`, which was just
     written and verified, perhaps below the epoch of older ones that cannot be read. Damaged ones do not
     count, so that none that is whole has to go for them; they stay, with a warning, until they are older
-    than all that is kept. What a crash left unfinished goes too. A failure is an OSError, and harms
-    nothing that is kept.
+    than all that is kept. What a crash of this run left unfinished goes too: its folder has the id in its
+    name. A failure is an OSError, and harms nothing that is kept.
     """
-    unfinished = _unfinished(Path(folder), run_id)
+    unfinished = temporary_folders(Path(folder), run_id)
     inspection = _Inspection(newest)
-    named = [path for path in checkpoint_folders(folder) if path not in unfinished]
+    named = checkpoint_folders(folder)
     readable = inspection.entries_of(path for path in named if not path.is_symlink())
     own = [entry for entry in readable if entry.run_id == run_id]
     entries = with_late_scores(folder, own)
@@ -64,7 +62,7 @@ def prune_checkpoints(
             MettaWarning,
             stacklevel=2,
         )
-    remove_folders([*removed, *unfinished])
+    remove_folders([*removed, *unfinished], owner=run_id)
     return removed
 
 
@@ -142,31 +140,3 @@ class _Inspection:
             except CheckpointError:
                 self.damaged.add(name)
         return name not in self.damaged
-
-
-def _unfinished(folder: Path, run_id: str | None) -> list[Path]:
-    """What was never finished, or never wholly removed; a link is nobody's leftover."""
-    named = [path for path in checkpoint_folders(folder) if not path.is_symlink()]
-    inside = folder.iterdir() if folder.is_dir() else ()
-    left = [path for path in inside if path.name.startswith(TEMPORARY) and path.is_dir()]
-    return [
-        *(path for path in left if not path.is_symlink() and _is_leftover(path, run_id)),
-        *(p for p in named if MANIFEST_FILE not in _names_in(p) and _is_leftover(p, run_id)),
-    ]
-
-
-def _is_leftover(path: Path, run_id: str | None) -> bool:
-    """Whether it holds a part of a checkpoint and nothing else, and not one of another run."""
-    unfinished = TEMPORARY.rstrip("-")  # also of safetensors
-    names = {name for name in _names_in(path) if not name.startswith(unfinished)}
-    if not names <= {*FILES, MANIFEST_FILE}:
-        return False
-    try:
-        return MANIFEST_FILE not in names or read_entry(path).run_id in (run_id, None)
-    except CheckpointError:  # some of its files are gone already
-        return True
-
-
-def _names_in(path: Path) -> set[str]:
-    """Listed rather than looked up: a disk that fails must not pass for a missing file."""
-    return {inside.name for inside in path.iterdir()}

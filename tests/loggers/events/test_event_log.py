@@ -120,15 +120,15 @@ def test_events_wait_in_memory_when_the_disk_is_full(
 ) -> None:
     log = EventLog(path)
     log.append("metrics", {"number": 1})
-    real, left = os.write, [20]
+    real, left = os.pwrite, [20]
 
-    def full(descriptor: int, data: memoryview) -> int:
+    def full(descriptor: int, data: memoryview, place: int) -> int:
         if not left:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data[: left.pop()])  # half a line first, as disks do
+        return real(descriptor, data[: left.pop()], place)  # half a line first, as disks do
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "pwrite", full)
         with pytest.warns(MettaWarning, match="cannot write .*No space left"):
             log.append("metrics", {"number": 2})
         with warnings.catch_warnings():

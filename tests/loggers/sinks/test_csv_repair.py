@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metta.loggers import CsvSink, EventLog, MetricRow
+from metta.loggers import CsvSink, EventLog, MetricRow, StatsLogger
 from metta.loggers.events.history import Continuation, LogTail
 from metta.loggers.sinks.csv_lines import columns_of, table_lines
 from metta.loggers.sinks.csv_repair import follow_log
@@ -56,3 +56,33 @@ def test_the_end_of_a_table_follows_the_tail_of_the_log(folder: Path, change: st
         assert (found[0]["more"], found[-1]["more"]) == ("", "2.0")
     else:
         assert table.read_bytes() == before
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+@pytest.mark.parametrize("name", ["metrics", "evaluations"])
+def test_a_table_with_two_rows_per_epoch_stays_wherever_the_tail_begins(
+    name: str, is_marked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, of_late_scores = tmp_path / f"{name}.csv", name == "evaluations"
+    with StatsLogger(event_log=EventLog(tmp_path / "events.jsonl")) as logger:
+        assert logger.event_log is not None
+        logger.add_sink(CsvSink(table, of_late_scores=of_late_scores))
+        for epoch in range(1, 9):
+            for score in (0.5, 0.25):
+                row = {"score": epoch + score}
+                at = {"agent_step": 10 * epoch, "epoch": epoch}
+                logger.log(row, **at)
+                if of_late_scores:
+                    logger.log(row, **at, is_late=True)
+                    logger.event_log.append("evaluation", {**at, "scores": {"late_row": row}})
+        mark = logger.event_log.sync() if is_marked else None
+    before = table.read_bytes()
+    assert before.count(b"\n") == 17
+    for tail_bytes in range(200, (tmp_path / "events.jsonl").stat().st_size, 50):
+        monkeypatch.setattr("metta.loggers.events.history.TAIL_BYTES", tail_bytes)
+        log = EventLog(tmp_path / "events.jsonl", mark=mark)
+        sink = CsvSink(table, of_late_scores=of_late_scores)
+        with warnings.catch_warnings(), StatsLogger([sink], event_log=log) as logger:
+            warnings.simplefilter("error")
+            logger.rewind(8, 80)
+        assert table.read_bytes() == before, f"with a tail of {tail_bytes} bytes"

@@ -10,6 +10,7 @@ from metta.envs.toy import CorridorEnv
 from metta.loggers import EventLog, StatsClient
 from metta.rl.evaluate.process import Moment
 from metta.rl.evaluate.promised import PromisedEvaluations
+from metta.store.checkpoints.files import new_run_id
 from metta.store.checkpoints.owed_evaluations import OwedEvaluation, OwedEvaluations
 
 
@@ -21,7 +22,7 @@ def policy() -> Policy:
 
 @pytest.fixture
 def store(tmp_path: Path) -> OwedEvaluations:
-    return OwedEvaluations(tmp_path / "checkpoints")
+    return OwedEvaluations(tmp_path / "checkpoints", new_run_id())
 
 
 def test_scores_stay_owed_when_replays_of_the_same_epoch_are_promised(

@@ -371,9 +371,7 @@ def test_there_is_no_score_when_it_is_no_finite_number(tmp_path: Path, score: An
 
 def test_unfinished_folders_are_ignored_and_swept_when_a_save_crashed(tmp_path: Path) -> None:
     write(tmp_path, 1)
-    shutil.copytree(tmp_path / "epoch_000001", tmp_path / ".tmp-1234-epoch_000002")
-    (tmp_path / "epoch_000003").mkdir()
-    (tmp_path / "epoch_000003" / "policy.safetensors").write_text("half")
+    shutil.copytree(tmp_path / "epoch_000001", tmp_path / ".tmp-1234")
     (tmp_path / "notes").mkdir()
     (tmp_path / "epoch_000009").write_text("a file")
     assert [entry.epoch for entry in list_checkpoints(tmp_path)] == [1]

@@ -8,8 +8,11 @@ from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.toy import CorridorEnv
 from metta.errors import MettaWarning, UnsafeFileError
+from metta.store.checkpoints.files import new_run_id
 from metta.store.checkpoints.owed_evaluations import OwedEvaluation, OwedEvaluations
 from metta.store.policies.file import freeze_policy, load_weights, save_policy
+
+RUN = new_run_id()
 
 
 def policy(seed: int = 1) -> Policy:
@@ -18,13 +21,13 @@ def policy(seed: int = 1) -> Policy:
 
 
 def test_what_was_added_is_listed_by_epoch_until_it_is_removed(tmp_path: Path) -> None:
-    owed = OwedEvaluations(tmp_path / "checkpoints")
+    owed = OwedEvaluations(tmp_path / "checkpoints", RUN)
     assert owed.list() == []
     late = OwedEvaluation(12, 120, "epoch_000012.2", is_scored=False, is_recorded=True)
     early = OwedEvaluation(3, 30)
     for one in (late, early):
         owed.add(one, freeze_policy(policy(one.epoch)))
-    assert OwedEvaluations(tmp_path / "checkpoints").list() == [early, late]
+    assert OwedEvaluations(tmp_path / "checkpoints", RUN).list() == [early, late]
     other = policy()
     load_weights(owed.file_of(3), other)
     assert other.parameter_hash() == policy(3).parameter_hash()
@@ -33,7 +36,7 @@ def test_what_was_added_is_listed_by_epoch_until_it_is_removed(tmp_path: Path) -
 
 
 def test_what_a_crash_left_half_written_is_removed(tmp_path: Path) -> None:
-    owed = OwedEvaluations(tmp_path)
+    owed = OwedEvaluations(tmp_path, RUN)
     owed.add(OwedEvaluation(3, 30), freeze_policy(policy()))
     for name in (".tmp-0123", ".tmpNnIAwF"):  # metta's own, and that of safetensors
         (owed.folder / name).write_bytes(b"half")
@@ -58,14 +61,14 @@ def test_what_a_crash_left_half_written_is_removed(tmp_path: Path) -> None:
 def test_a_file_that_says_something_else_is_left_out_with_a_warning(
     tmp_path: Path, about: dict[str, object]
 ) -> None:
-    owed = OwedEvaluations(tmp_path)
+    owed = OwedEvaluations(tmp_path, RUN)
     save_policy(owed.file_of(3), policy(), about)
     with pytest.warns(MettaWarning, match="owes is left out.*epoch_000003"):
         assert owed.list() == []
 
 
 def test_other_files_and_links_are_left_out_with_a_warning(tmp_path: Path) -> None:
-    owed = OwedEvaluations(tmp_path / "checkpoints")
+    owed = OwedEvaluations(tmp_path / "checkpoints", RUN)
     owed.add(OwedEvaluation(3, 30), freeze_policy(policy()))
     owed.file_of(3).rename(tmp_path / "elsewhere")
     owed.file_of(3).symlink_to(tmp_path / "elsewhere")
@@ -82,7 +85,7 @@ def test_a_folder_that_leads_out_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "owed").symlink_to(tmp_path / "elsewhere")
-    owed = OwedEvaluations(tmp_path / "checkpoints")
+    owed = OwedEvaluations(tmp_path / "checkpoints", RUN)
     for refused in (owed.list, lambda: owed.add(OwedEvaluation(3, 30), freeze_policy(policy()))):
         with pytest.raises(UnsafeFileError, match="leads out of"):
             refused()
