@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from metta.errors import EnvError, UnsafeFileError
-from metta.private_folders import ScratchFolder, cache_root
+from metta.private_folders import ScratchFolder
 
 __all__ = ["PipedProcess", "WorkerContext", "find_program", "python_command", "start_process"]
 
@@ -124,7 +124,7 @@ def _without_main_module() -> Iterator[None]:
 def _private_socket() -> Iterator[None]:
     """Let the socket of a fork server lie in a scratch folder.
 
-    Where that takes no socket, because of its file system or of its long path, it lies in the private folder
+    Where that takes no socket, because of its file system or its long path, it lies in the private folder
     that `multiprocessing` makes in the system's temporary one; `EnvError` where that takes none either.
     """
     private: Any = current_process()  # its settings have no public name
@@ -163,9 +163,9 @@ def _require_sockets_of_system() -> None:
         _try_a_socket(Path(folder))
     except OSError as error:
         raise EnvError(
-            f"worker processes need a Unix socket, which cannot be made in {folder!r} ({error}), nor in "
-            f"metta's cache {str(cache_root())!r}; set METTA_CACHE_DIR or TMPDIR to a folder of yours on a "
-            "local disk, with a short path, or use num_workers=0 and evaluation.background=false"
+            f"worker processes need a Unix socket, which cannot be made in {folder!r} ({error}); set "
+            "METTA_CACHE_DIR or TMPDIR to a folder of yours on a local disk, with a short path, or use "
+            "num_workers=0 and evaluation.background=false"
         ) from error
 
 
