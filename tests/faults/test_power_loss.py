@@ -71,6 +71,7 @@ def test_a_loss_is_found_when_checkpoints_are_written_in_place(
         free_path: Callable[[], Path],
         fill: Callable[[Path], None],
         verify: Callable[[Path], object],
+        owner: str | None,
     ) -> Path:
         target = free_path()
         files.make_folder(target)
@@ -88,9 +89,9 @@ def test_a_loss_is_found_when_checkpoints_are_written_in_place(
 def test_a_loss_is_found_when_a_folder_is_emptied_before_its_name_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: Scene, module: object
 ) -> None:
-    def remove_at_once(paths: list[Path]) -> None:
+    def remove_at_once(paths: list[Path], owner: str | None) -> None:
         for path in paths:
-            hidden = files.temporary_beside(path)
+            hidden = files.temporary_beside(path, owner)
             files.rename(path, hidden)
             files.remove_tree(hidden)
 

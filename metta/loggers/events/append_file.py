@@ -100,14 +100,16 @@ class AppendFile:
             named = os.open(self.path, _FLAGS & ~os.O_CREAT)
         except OSError:
             return False
-        is_alike = _end_of(named) == _end_of(self._open)
-        unused, kept = (self._open, named) if is_alike else (named, self._open)
-        os.close(unused)
-        self._descriptor = kept
-        if is_alike:
-            os.fsync(kept)  # it may be a copy that somebody has just made
+        unused = named
+        try:
+            if _end_of(named) != _end_of(self._open):
+                return False
+            os.fsync(named)  # it may be a copy that somebody has just made
             make_durable(self.path.parent)
-        return is_alike
+            unused, self._descriptor = self._open, named
+            return True
+        finally:
+            os.close(unused)
 
     def has_its_folder(self) -> bool:
         """Whether the folder is still the one that the file was opened in."""

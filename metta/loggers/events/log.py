@@ -193,18 +193,18 @@ class EventLog:
     def _put_back(self) -> str:
         """Give the file its name again if it has lost it; returns what there is to tell."""
         file = self._file
-        if file is None or file.is_in_place():
-            return ""
-        if not file.has_its_folder():
-            raise RunRemovedError(
-                f"the folder {str(self.path.parent)!r} was removed or renamed while a run was at work "
-                "in it; training stops"
-            )
         try:
+            if file is None or file.is_in_place():
+                return ""
+            if not file.has_its_folder():
+                raise RunRemovedError(
+                    f"the folder {str(self.path.parent)!r} was removed or renamed while a run was at work "
+                    "in it; training stops"
+                )
             aside = file.put_back()
         except OSError as error:
             self._failing = True
-            return f"{self.path} was removed, and cannot be written again: {error}"
+            return f"{self.path} was removed or replaced, and cannot be written again: {error}"
         other = "" if aside is None else f"; what was found in its place is now {aside}"
         return f"{self.path} was removed or replaced; it is written again, and complete{other}"
 
