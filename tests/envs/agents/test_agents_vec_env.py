@@ -19,61 +19,7 @@ from metta.errors import EnvError
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.stateful import digest_of
 from metta.store.state_tree import pack_state, unpack_state
-
-NAMES = ["early", "late", "cut"]
-
-
-class Party:
-    """`early` dies after 2 steps, `late` joins after 2 and dies after 5, `cut` is cut short after `length`.
-
-    An agent sees (its index + 1, step, last action), and earns 10 * index + action.
-    """
-
-    def __init__(self, length: int = 4, masked: bool = False, noise: bool = False) -> None:
-        self.possible_agents = list(NAMES)
-        self.agents: list[str] = []
-        self.length, self.masked, self.noise = length, masked, noise
-        self.now, self.random = 0, np.random.default_rng(0)
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        plain = spaces.Box(-100, 100, (3,), np.float32)
-        mask = spaces.MultiBinary(3)
-        return spaces.Dict({"seen": plain, "action_mask": mask}) if self.masked else plain
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return spaces.Discrete(3)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        self.random = np.random.default_rng(seed)
-        self.now, self.agents = 0, ["early", "cut"]
-        return {name: self._see(name, 0) for name in self.agents}, {n: {} for n in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
-        assert sorted(actions) == sorted(self.agents)
-        assert all(type(action) is int for action in actions.values())
-        self.now += 1
-        acting = list(self.agents)
-        rewards = {name: 10.0 * NAMES.index(name) + actions[name] for name in acting}
-        ended = {"early": self.now >= 2, "late": self.now >= 5, "cut": False}
-        cut = {"early": False, "late": False, "cut": self.now >= self.length}
-        self.agents = [name for name in acting if not (ended[name] or cut[name])]
-        if self.now == 2:
-            self.agents = [*self.agents, "late"]
-        seen = {n: self._see(n, actions.get(n, 0)) for n in NAMES if n in (*acting, *self.agents)}
-        infos = {name: {"age": self.now, "word": "no number"} for name in acting}
-        return seen, rewards, {n: ended[n] for n in acting}, {n: cut[n] for n in acting}, infos
-
-    def _see(self, name: str, action: int) -> Any:
-        noise = float(self.random.integers(50)) if self.noise else float(action)
-        seen = np.array([NAMES.index(name) + 1, self.now, noise], np.float32)
-        mask = np.array([1, self.now % 2, name == "cut"], np.int8)
-        return {"seen": seen, "action_mask": mask} if self.masked else seen
-
-    def render(self) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
+from tests.envs.tasks_and_agents import NAMES, Party
 
 
 def acted(vec_env: Any, obs: Any, actions: Any) -> Any:

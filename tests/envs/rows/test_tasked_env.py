@@ -19,37 +19,9 @@ from metta.envs.vec_env import TaskedVecEnv, agents_per_env
 from metta.errors import ConfigError, EnvError, StateError
 from metta.stateful import digest_of
 from metta.store.state_tree import pack_state, unpack_state
+from tests.envs.tasks_and_agents import CountingEnv
 
 NUM_ROWS, NUM_TASKS = 4, 6
-
-
-class CountingEnv(gymnasium.Env[Any, Any]):
-    """Observes (task, step, seed's last digits); an episode of task k has k + 2 steps."""
-
-    observation_space = gymnasium.spaces.Box(0, 1000, (3,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    num_closed = 0
-
-    def __init__(self, task: int = 0, has_state: bool = True) -> None:
-        self.task, self.now, self.number = task, 0, 0
-        if not has_state:
-            self.hidden = iter([0])  # nobody can read it
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.now, self.number = 0, int(self.np_random.integers(1000))
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.now += 1
-        reward = float(self.np_random.integers(100)) + float(action)
-        return self._observe(), reward, self.now >= self.task + 2, False, {}
-
-    def close(self) -> None:
-        type(self).num_closed += 1
-
-    def _observe(self) -> np.ndarray:
-        return np.array([self.task, self.now, self.number], np.float32)
 
 
 def factories(num_tasks: int = NUM_TASKS, has_state: bool = True) -> list[Callable[[], Any]]:
