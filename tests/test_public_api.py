@@ -39,29 +39,39 @@ def described_constants(module: ModuleType) -> set[str]:
     return described
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_every_name_resolves_when_a_module_lists_it(name: str) -> None:
-    module = importlib.import_module(name)
-    listed = getattr(module, "__all__", [])
-    assert len(set(listed)) == len(listed)
-    for public in listed:
-        assert getattr(module, public) is not None
-
-
-@pytest.mark.parametrize("name", [name for name in PACKAGES if name != "metta"])
-def test_all_equals_what_is_imported_when_a_package_gathers_names(name: str) -> None:
-    module = importlib.import_module(name)
-    body = source_of(module).body
+def imported_by(package: ModuleType) -> set[str]:
+    """Names that a package gathers from its modules."""
+    body = source_of(package).body
     # names of a lazy package are imported for type checkers
     lazy = [node for node in body if isinstance(node, ast.If)]
     statements = lazy[0].body if lazy else body
-    imported = {
+    return {
         alias.asname or alias.name
         for statement in statements
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     }
-    assert set(getattr(module, "__all__", [])) == imported
+
+
+def test_every_name_in_all_exists_once() -> None:
+    assert len(MODULES) > 200
+    wrong = []
+    for name in MODULES:
+        module = importlib.import_module(name)
+        listed = getattr(module, "__all__", [])
+        wrong += [f"{name}.{public}" for public in listed if not hasattr(module, public)]
+        wrong += [f"{name}.{public} twice" for public in set(listed) if listed.count(public) > 1]
+    assert wrong == []
+
+
+def test_all_of_a_package_equals_what_it_imports() -> None:
+    different = {}
+    for name in PACKAGES:
+        module = importlib.import_module(name)
+        public = set(getattr(module, "__all__", []))
+        if name != "metta" and public != imported_by(module):
+            different[name] = public ^ imported_by(module)
+    assert different == {}
 
 
 def test_the_lazy_names_equal_all_when_metta_is_imported() -> None:
@@ -85,21 +95,26 @@ def test_types_see_the_lazy_names_when_checkers_read_the_package() -> None:
     assert seen == metta._HOMES
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_every_public_name_is_described_when_a_module_lists_it(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__doc__
-    for public in getattr(module, "__all__", []):
-        value = getattr(module, public)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert value.__doc__, f"{name}.{public} has no docstring"
+def test_every_module_and_public_name_is_described() -> None:
+    silent = []
+    for name in MODULES:
+        module = importlib.import_module(name)
+        public = {key: getattr(module, key) for key in getattr(module, "__all__", [])}
+        described = {name: module} | {
+            f"{name}.{key}": value
+            for key, value in public.items()
+            if inspect.isclass(value) or inspect.isfunction(value)
+        }
+        silent += [key for key, value in described.items() if not value.__doc__]
+    assert silent == []
 
 
-@pytest.mark.parametrize("name", ["metta.train.settings", "metta.train.presets", "metta.spaces"])
-def test_public_constants_are_described_when_they_are_data(name: str) -> None:
-    module = importlib.import_module(name)
-    constants = {public for public in module.__all__ if public.isupper()}
-    assert constants <= described_constants(module)
+def test_public_constants_are_described() -> None:
+    for name in ("metta.train.settings", "metta.train.presets", "metta.spaces"):
+        module = importlib.import_module(name)
+        constants = {public for public in module.__all__ if public.isupper()}
+        assert constants
+        assert constants - described_constants(module) == set()
 
 
 @pytest.mark.parametrize(
