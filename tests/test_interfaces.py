@@ -70,7 +70,9 @@ def test_every_name_on_the_page_resolves() -> None:
     names = dotted_names(PAGE.read_text())
     assert len(names) > 200
     assert unresolved(names) == []
-    assert unresolved(["metta.rl.hooks.TrainerHook", "metta.rl.hooks.TrainerHookk", "mettaa.rl"]) == [
+    assert unresolved(
+        ["metta.rl.hooks.TrainerHook", "metta.rl.hooks.TrainerHookk", "mettaa.rl"]
+    ) == [
         "metta.rl.hooks.TrainerHookk",
         "mettaa.rl",
     ]

@@ -11,7 +11,6 @@ from metta.secret_names import looks_secret
 from metta.secrets import exposure, resolve, resolve_all, scrub, scrub_all
 from metta.train.settings import setting_paths
 
-
 SECRET_NAMES = [
     "token", "api_token", "apiKey", "API_KEY", "apikey", "dbPassword", "HF_TOKEN", "client_secret",
     "AWS_SECRET_ACCESS_KEY", "private_key", "credentials", "auth", "accessToken", "access_tokens",

@@ -77,6 +77,14 @@ def test_tasks_that_got_worse_come_more_often_when_regressions_count() -> None:
     assert one.probabilities == pytest.approx([0.0, 0.75, 0.25])
 
 
+def test_unknown_tasks_come_as_often_as_the_furthest_fallen() -> None:
+    one = curriculum("prioritize_regressed", min_share=0.0, score_smoothing=1.0)
+    assert one.probabilities == pytest.approx([1 / 3] * 3)  # nothing is known yet
+    play(one, 0, [0.0] * 5)
+    play(one, 1, [1.0, 1.0, 1.0, 1.0, 0.5])
+    assert one.probabilities == pytest.approx([0.0, 0.5, 0.5])
+
+
 def test_tasks_open_one_after_the_other_when_they_are_mastered() -> None:
     one = curriculum("progressive", mastery_score=0.8, min_share=0.2, score_smoothing=1.0)
     assert one.probabilities == pytest.approx([1.0, 0.0, 0.0])

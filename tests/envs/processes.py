@@ -12,7 +12,8 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def all_gone(pids: list[int], within_seconds: float) -> bool:
+def all_gone(pids: list[int], within_seconds: float = 20.0) -> bool:
+    """Whether none is left; the time only keeps a failing test from waiting for ever."""
     deadline = time.monotonic() + within_seconds
     while any(is_alive(pid) for pid in pids):
         if time.monotonic() > deadline:

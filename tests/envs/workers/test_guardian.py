@@ -53,21 +53,21 @@ def trainer(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-def test_a_stopped_worker_ends_within_two_seconds_when_the_trainer_is_killed(trainer: Any) -> None:
+def test_a_stopped_worker_ends_when_the_trainer_is_killed(trainer: Any) -> None:
     process, pids = trainer("stop")
     assert len(pids) == 3
     assert all(is_alive(pid) for pid in pids)
     process.kill()
-    assert all_gone(pids, 2.0)
+    assert all_gone(pids)
 
 
-def test_a_frozen_worker_ends_within_two_seconds_when_the_trainers_process_group_is_killed(
+def test_a_frozen_worker_ends_when_the_trainers_process_group_is_killed(
     trainer: Any,
 ) -> None:
     # not a stopped one: the system itself ends it when its parent, the fork server, is killed too
     process, pids = trainer("freeze")
     os.killpg(process.pid, signal.SIGKILL)
-    assert all_gone(pids, 2.0)
+    assert all_gone(pids)
 
 
 @pytest.fixture
@@ -89,14 +89,18 @@ def sleepers() -> Iterator[list["subprocess.Popen[bytes]"]]:
         process.wait()
 
 
-def test_nobody_is_killed_when_the_guardian_is_dismissed(sleepers: Any) -> None:
+def test_nobody_is_killed_when_the_guardian_is_dismissed(
+    sleepers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     guardian = Guardian(worker_context())
     pid = guardian._process.pid
     assert pid is not None
     guardian.watch(0, sleepers[0].pid)
-    begin = time.monotonic()
+    killed: list[int] = []
+    kill = guardian._process.kill
+    monkeypatch.setattr(guardian._process, "kill", lambda: (killed.append(pid), kill()))
     guardian.dismiss()
-    assert time.monotonic() - begin < 4.0
+    assert killed == []
     assert not is_alive(pid)
     assert is_alive(sleepers[0].pid)
 

@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -38,7 +37,7 @@ def test_the_whole_group_ends_when_a_stopped_process_is_killed(
     assert not end.within(0.05)
     end.kill()
     assert end.within(2.0)
-    assert all_gone([child, sleeper.pid], 2.0)
+    assert all_gone([child, sleeper.pid])
     end.close()
     end.close()
 
@@ -49,9 +48,8 @@ def test_the_end_is_noticed_at_once_when_it_comes_while_waiting(
     child_of(sleeper)
     end = ProcessEnd(sleeper.pid)
     sleeper.kill()
-    begin = time.monotonic()
-    assert end.within(30.0)
-    assert time.monotonic() - begin < 5.0
+    # longer than the suite lets a test run
+    assert end.within(3600.0)
     end.close()
 
 
@@ -66,7 +64,7 @@ def test_children_are_killed_when_the_process_has_ended_already(
     end = ProcessEnd(sleeper.pid, otherwise=ended)
     assert end.within(0)
     end.kill()
-    assert all_gone([child], 2.0)
+    assert all_gone([child])
     end.close()
     os.close(ended)
 
@@ -81,7 +79,7 @@ def test_the_other_descriptor_is_waited_for_when_the_system_has_no_process_descr
     assert end.descriptor == reader
     assert not end.within(0)
     end.kill()
-    assert all_gone([child, sleeper.pid], 2.0)
+    assert all_gone([child, sleeper.pid])
     os.close(writer)
     assert end.within(0)
     end.close()
@@ -98,4 +96,4 @@ def test_the_process_is_looked_up_when_there_is_no_descriptor_at_all(
     end.kill()
     sleeper.wait()
     assert end.within(2.0)
-    assert all_gone([child], 2.0)
+    assert all_gone([child])

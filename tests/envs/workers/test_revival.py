@@ -193,7 +193,7 @@ def test_environments_of_the_process_end_with_it_when_a_worker_is_killed(
     vec_env = opened([Parent], 1, step_timeout_seconds=0.3, max_worker_restarts=0)
     with pytest.raises(EnvError, match="did not answer"):
         told_by(vec_env, 2)
-    assert all_gone([int((tmp_path / "child").read_text())], 1.0)
+    assert all_gone([int((tmp_path / "child").read_text())])
 
 
 def play(vec_env: Any, num_steps: int) -> list[Any]:
