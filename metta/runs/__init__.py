@@ -1,0 +1,1 @@
+"""Reading run folders: summaries, details, comparisons, inspection."""
