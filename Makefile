@@ -14,7 +14,7 @@ help:
 	@echo "make slow       tests that take longer: twenty compiled updates of each kind, a million steps of twins"
 	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
 	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
-	@echo "make faults     every fault campaign, about an hour; writes faults.jsonl and faults.md"
+	@echo "make faults     every fault campaign, about an hour and a half; writes faults.jsonl and faults.md"
 	@echo "make overhead   CPU seconds of every interface over a bare loop of the parts"
 	@echo "make release-check  build sdist and wheel, install the wheel elsewhere, and train with it"
 
