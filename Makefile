@@ -5,17 +5,18 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/agent/*.[ch]) $(wildcard metta/envs/*.h metta/envs/*/*.[ch])
 
-.PHONY: help train test check coverage format setup slow learning bench overhead faults clean
+.PHONY: help train test check coverage format setup slow learning bench overhead faults release-check clean
 
 help:
 	@echo "make train      set up and let four agents learn to gather (under a minute)"
 	@echo "make test       set up and run every check of this project: lint, types, layers, tests"
-	@echo "make coverage   the tests once more, with the lines that none of them runs"
+	@echo "make coverage   the tests once more, and the lines that no test runs"
 	@echo "make slow       tests that take longer: twenty compiled updates of each kind, a million steps of twins"
 	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
 	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
-	@echo "make faults     every fault campaign, about an hour; writes faults.jsonl and faults.md"
-	@echo "make overhead   CPU seconds of every face over a bare loop of the parts"
+	@echo "make faults     every fault campaign, about an hour and a half; writes faults.jsonl and faults.md"
+	@echo "make overhead   CPU seconds of every interface over a bare loop of the parts"
+	@echo "make release-check  build sdist and wheel, install the wheel elsewhere, and train with it"
 
 $(VENV)/train-installed: $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
@@ -51,7 +52,7 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# what is compiled takes a gibibyte at a time, and longer than the fast suite allows
+# a compiler takes a gibibyte, and longer than the fast suite allows
 slow: setup
 	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest --ignore=tests/learning -m slow -n 2 --dist loadfile --timeout 900
 
@@ -66,6 +67,9 @@ faults: setup
 
 overhead: setup
 	$(BIN)/python -m benchmarks.overhead
+
+release-check: setup
+	tools/release_check.sh $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .coverage*

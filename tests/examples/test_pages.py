@@ -24,9 +24,9 @@ PAGES = [
     "README.md",
     "docs/comparison.md",
     "docs/configuration.md",
+    "docs/evaluation.md",
     "docs/guide.md",
     "docs/hooks.md",
-    "docs/judging.md",
     "docs/migration.md",
     "docs/reliability.md",
     "docs/replays.md",
@@ -78,13 +78,13 @@ def test_code_blocks_run_when_taken_in_order(
 
 
 def test_links_lead_somewhere_when_followed_from_each_page() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def test_links_lead_to_headings_when_they_name_one() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
             headings = re.findall(r"^#+ (.+)$", (page.parent / target).read_text(), re.MULTILINE)
             slugs = [
