@@ -2,9 +2,8 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,43 +11,54 @@ import pytest
 from metta.loggers.events.history import metric_rows
 from metta.loggers.events.log import read_events
 from metta.store.checkpoints.files import checkpoint_folders, read_newest_checkpoint
+from metta.testing.zygote import Child, Zygote
 
-SETTINGS = ("num_envs=2", "horizon=8", "hidden_size=8", "update_epochs=1", "eval_episodes=0")
-WAIT_SECONDS = 240.0
+ROOT = Path(__file__).parents[2]
+WAIT_SECONDS = 100.0
 
 
-def start(run: Path) -> subprocess.Popen[str]:
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote(["tests.cli.console_children:warm_up"], cwd=ROOT) as started:
+        yield started
+
+
+def start(zygote: Zygote, run: Path) -> Child:
     """A training that does not end by itself."""
-    words = ["train", "CartPole-v1", "--output", str(run.parent), "--run", run.name, *SETTINGS]
-    words += ["total_timesteps=1_000_000_000", "checkpoint_interval=5", "verbose=false"]
-    command = [sys.executable, "-m", "metta.cli.main", *words, "monitor_seconds=0"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return zygote.start("tests.cli.console_children:train", run=str(run), steps=10**9)
 
 
-def wait_for_save(process: subprocess.Popen[str], run: Path, after: int = -1) -> int:
+def said_by(run: Path) -> str:
+    return "".join(path.read_text() for path in sorted(run.parent.glob(f"{run.name}-?.txt")))
+
+
+def wait_for_save(run: Path, after: int = -1) -> int:
     """Wait for a checkpoint of a later epoch; returns its epoch."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline:
         epochs = [
             int(path.name[6:].split(".")[0]) for path in checkpoint_folders(run / "checkpoints")
         ]
         if max(epochs, default=-1) > after:
             return max(epochs)
-        time.sleep(0.05)
-    raise AssertionError(f"no checkpoint after epoch {after}: {process.communicate()[0]}")
+        time.sleep(0.02)
+    raise AssertionError(f"no checkpoint after epoch {after}: {said_by(run)}")
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "metrics.csv", "checkpoints"])
-def test_what_is_removed_from_a_run_that_trains_is_there_again(tmp_path: Path, name: str) -> None:
+def test_what_is_removed_from_a_run_that_trains_is_there_again(
+    zygote: Zygote, tmp_path: Path, name: str
+) -> None:
     run = tmp_path / "run"
-    process = start(run)
-    epoch = wait_for_save(process, run)
-    removed = run / name
-    shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
-    wait_for_save(process, run, epoch + 10)
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=WAIT_SECONDS)[0]
-    assert process.returncode == 128 + signal.SIGTERM, said
+    child = start(zygote, run)
+    epoch = wait_for_save(run)
+    # at once, by another name: the trainer prunes the folder meanwhile
+    gone = (run / name).rename(tmp_path / "gone")
+    shutil.rmtree(gone, ignore_errors=True) if gone.is_dir() else gone.unlink()
+    wait_for_save(run, epoch + 10)
+    child.kill(signal.SIGTERM)
+    code, said = child.wait(WAIT_SECONDS), said_by(run)
+    assert code == 128 + signal.SIGTERM, said
     assert "Traceback" not in said
     assert ("events.jsonl was removed" in said) == (name == "events.jsonl")
     events = list(read_events(run / "events.jsonl"))
@@ -61,14 +71,16 @@ def test_what_is_removed_from_a_run_that_trains_is_there_again(tmp_path: Path, n
     assert [int(line.split(",")[1]) for line in lines] == rows
 
 
-def test_training_stops_with_a_clear_error_when_its_folder_is_removed(tmp_path: Path) -> None:
+def test_training_stops_with_a_clear_error_when_its_folder_is_removed(
+    zygote: Zygote, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    process = start(run)
-    wait_for_save(process, run)
+    child = start(zygote, run)
+    wait_for_save(run)
     run.rename(tmp_path / "gone")
     shutil.rmtree(tmp_path / "gone")
-    said = process.communicate(timeout=WAIT_SECONDS)[0]
-    assert process.returncode == 1, said
+    code, said = child.wait(WAIT_SECONDS), said_by(run)
+    assert code == 1, said
     assert "RunRemovedError" in said
     assert str(run) in said
     assert "Traceback" not in said

@@ -18,24 +18,15 @@ from metta.train.train_config import CurriculumConfig, TrainerConfig, TrainingCo
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_environment_exists_when_a_preset_names_it(name: str) -> None:
+def test_a_preset_names_itself_and_an_environment_that_exists(name: str) -> None:
     config = PRESETS[name]()
     check_env_id(config.env)
     assert config.experiment_name == name
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_minibatches_are_equal_when_a_preset_splits_its_batch(name: str) -> None:
-    trainer = PRESETS[name]().trainer
-    batch = trainer.rollout.horizon * trainer.rollout.num_envs
-    assert batch % trainer.ppo.num_minibatches == 0
-    assert trainer.total_timesteps >= 10 * batch
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_docstring_names_the_environment_when_a_preset_claims_a_score(name: str) -> None:
-    config = PRESETS[name]()
     assert (PRESETS[name].__doc__ or "").startswith(f"{config.env}:")
+    rollout, ppo = config.trainer.rollout, config.trainer.ppo
+    batch = rollout.horizon * rollout.num_envs
+    assert batch % ppo.num_minibatches == 0
+    assert config.trainer.total_timesteps >= 10 * batch
 
 
 @pytest.mark.parametrize("name", ["cartpole", "acrobot", "lunar_lander", "pendulum"])

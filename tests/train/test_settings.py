@@ -53,14 +53,13 @@ def value_at(config: TrainingConfig, path: str) -> Any:
     return value
 
 
-@pytest.mark.parametrize(("alias", "path"), ALIASES.items())
-def test_every_alias_leads_to_a_field_when_the_table_is_read(alias: str, path: str) -> None:
-    value = value_at(BASE, path)
-    assert not dataclasses.is_dataclass(value)
-    assert alias != path.rpartition(".")[2]
+def test_every_alias_leads_to_a_field() -> None:
+    assert len(ALIASES) > 10
+    groups = [path for path in ALIASES.values() if dataclasses.is_dataclass(value_at(BASE, path))]
+    assert groups == []
 
 
-def test_no_alias_hides_a_field_when_both_have_one_name() -> None:
+def test_no_alias_has_the_name_of_a_field() -> None:
     own = {path.rpartition(".")[2] for path in setting_paths().values()}
     assert not own & ALIASES.keys()
 

@@ -80,11 +80,12 @@ class _FastReader(_Bounded, _Parser, yaml.resolver.Resolver):  # type: ignore[mi
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts that `_Reader` would take for numbers."""
+    """Quotes texts that `_Reader` would take for numbers, or a setting for nothing."""
 
 
 for _kind in (_Reader, _FastReader, _Dumper):  # YAML 1.1 would call 1e-3 a text, which nobody means
     _kind.add_implicit_resolver(f"{_STANDARD}float", _EXPONENT_FLOAT, list("-+0123456789"))
+_Dumper.add_implicit_resolver(f"{_STANDARD}null", re.compile("^none$", re.IGNORECASE), ["n", "N"])
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

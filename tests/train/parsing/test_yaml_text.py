@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from metta.errors import ConfigError
 from metta.secret_names import looks_secret
+from metta.train import apply_settings
 from metta.train.layers import resolve
 from metta.train.parsing.yaml_text import dump_yaml, parse_yaml, read_inline
 from metta.train.train_config import TrainingConfig
@@ -171,3 +172,10 @@ def test_the_list_ends_somewhere_when_a_file_is_something_else(tmp_path: Path) -
     assert lines[0] == "2000 problems:"
     assert lines[-1] == "  - and 1950 more"
     assert len(lines) == 52
+
+
+@pytest.mark.parametrize("name", ["None", "none", "null", "~", "nonesuch"])
+def test_a_name_that_reads_like_nothing_returns_from_a_file(name: str, tmp_path: Path) -> None:
+    config = apply_settings(TrainingConfig(), {"wandb.entity": name})
+    found = TrainingConfig.from_yaml(config.to_yaml(tmp_path / "config.yaml"))
+    assert found.trainer.logging.wandb.entity == name
