@@ -8,12 +8,12 @@ SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/agent/*.
 .PHONY: help train test check coverage format setup slow learning bench overhead faults release-check clean
 
 help:
-	@echo "make train      set up and let four agents learn to gather (under a minute)"
+	@echo "make train      set up and train four agents to gather (under a minute on 2 cores)"
 	@echo "make test       set up and run every check of this project: lint, types, layers, tests"
 	@echo "make coverage   the tests once more, and the lines that no test runs"
-	@echo "make slow       tests that take longer: twenty compiled updates of each kind, a million steps of twins"
-	@echo "make learning   the slow suite: does it still learn? (about 40 minutes)"
-	@echo "make bench      steps per second beside Stable-Baselines3 and a plain loop"
+	@echo "make slow       longer tests: compiled updates against eager ones, a million steps of C against NumPy"
+	@echo "make learning   train each task to a threshold over several seeds (about 40 minutes)"
+	@echo "make bench      steps per second compared with other libraries"
 	@echo "make faults     every fault campaign, about an hour and a half; writes faults.jsonl and faults.md"
 	@echo "make overhead   CPU seconds of every interface over a bare loop of the parts"
 	@echo "make release-check  build sdist and wheel, install the wheel elsewhere, and train with it"
