@@ -14,9 +14,8 @@ from metta.envs.toy import CountdownEnv, NestedEnv
 from metta.envs.vec_env import RestorableVecEnv
 from metta.errors import EnvError, MettaWarning
 from metta.stateful import digest_of
-
-from .faulty_envs import StrangerEnv
-from .stories import told_by
+from tests.envs.faulty_envs import StrangerEnv
+from tests.envs.stories import told_by
 
 CUT, AFTER = 17, 23
 Open = Callable[..., Any]

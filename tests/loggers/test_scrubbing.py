@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-from sink_cases import MemorySink, wandb_records
 
 from metta.errors import MettaWarning
 from metta.loggers import (
@@ -20,6 +19,7 @@ from metta.loggers import (
 )
 from metta.loggers.events.plain_json import to_json
 from metta.train.run_config import WandbConfig
+from tests.loggers.sink_cases import MemorySink, wandb_records
 
 SECRET = "s3cret \"välue\" 'x'"
 

@@ -3,9 +3,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from sink_cases import KINDS, ODD_VALUES, make_sink
 
 from metta.loggers import MetricRow
+from tests.loggers.sink_cases import KINDS, ODD_VALUES, make_sink
 
 
 @pytest.mark.parametrize("kind", KINDS)

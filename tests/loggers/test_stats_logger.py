@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sink_cases import BlockedSink, FakeRun, MemorySink
 
 from metta.errors import ConfigError, MettaWarning
 from metta.loggers import CsvSink, EventLog, StatsLogger, read_events
 from metta.loggers.sinks import sink_worker
 from metta.loggers.sinks.sink_worker import SinkWorker
+from tests.loggers.sink_cases import BlockedSink, FakeRun, MemorySink
 
 
 @pytest.fixture

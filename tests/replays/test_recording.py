@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from team_envs import Team
 
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
@@ -22,6 +21,7 @@ from metta.replays.replay import Replay
 from metta.sim import run_episodes
 from metta.stateful import digest_of
 from metta.train.train_config import AgentConfig
+from tests.sim.team_envs import Team
 
 LAKE = Task("FrozenLake-v1", {"render_mode": "ansi", "is_slippery": False})
 

@@ -17,9 +17,8 @@ import pytest
 from metta.envs import MultiprocessVecEnv
 from metta.envs.toy import CountdownEnv
 from metta.errors import ConfigError, EnvError
-
-from .faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorError, WorldEnv
-from .processes import all_gone, is_alive
+from tests.envs.faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorError, WorldEnv
+from tests.envs.processes import all_gone, is_alive
 
 
 @contextlib.contextmanager

@@ -11,8 +11,7 @@ from gymnasium.vector.utils import batch_space
 from metta.envs import NativeVecEnv, RestorableVecEnv, StepResult
 from metta.envs.toy import CountdownEnv, NestedEnv
 from metta.errors import ConfigError, EnvError, StateError
-
-from .faulty_envs import FaultyEnv, MaskedEnv, ReplyEnv
+from tests.envs.faulty_envs import FaultyEnv, MaskedEnv, ReplyEnv
 
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
 

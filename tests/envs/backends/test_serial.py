@@ -8,8 +8,7 @@ import pytest
 from metta.envs import SerialVecEnv, make_vec_env
 from metta.envs.toy import BufferReuseEnv, CountdownEnv
 from metta.errors import ConfigError, EnvError, MettaWarning
-
-from .faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorError
+from tests.envs.faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorError
 
 
 class ClosingEnv(CountdownEnv):

@@ -12,8 +12,7 @@ from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.rows.row_spec import episode_seed, row_spec_of
 from metta.envs.toy import BufferReuseEnv, CountdownEnv, MaskedCorridorEnv
 from metta.errors import EnvError, SpaceError, StateError
-
-from .faulty_envs import FaultyEnv, MaskedEnv, ReplyEnv, WideBoxEnv
+from tests.envs.faulty_envs import FaultyEnv, MaskedEnv, ReplyEnv, WideBoxEnv
 
 
 def run(env: Any, num_steps: int, action: Any = 0) -> list[StepResult]:

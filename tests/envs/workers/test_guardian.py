@@ -11,8 +11,7 @@ import pytest
 
 from metta.envs.workers.guardian import Guardian
 from metta.envs.workers.worker_process import worker_context
-
-from .processes import all_gone, is_alive
+from tests.envs.processes import all_gone, is_alive
 
 TRAINER = """
 import os, signal, sys, time

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from metta.envs.workers.process_end import ProcessEnd
-
-from .processes import all_gone
+from tests.envs.processes import all_gone
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from metta.envs.workers.revival import Revival
 from metta.envs.workers.supervision import Restart
 from metta.errors import EnvError, MettaWarning
 from metta.testing.fault_env import FaultEnv
-
-from .faulty_envs import StrangerEnv
-from .processes import all_gone, is_alive
-from .stories import told_by
+from tests.envs.faulty_envs import StrangerEnv
+from tests.envs.processes import all_gone, is_alive
+from tests.envs.stories import told_by
 
 NUM_STEPS = 40
 

@@ -27,8 +27,7 @@ from metta.envs.workers.worker import (
 )
 from metta.envs.workers.worker_rows import RowPlace, WorkerRows
 from metta.errors import EnvError
-
-from .faulty_envs import FaultyEnv
+from tests.envs.faulty_envs import FaultyEnv
 
 
 def serve(factory: Any, commands: bytes) -> tuple[list[tuple[int, int, bytes]], SharedRows]:

@@ -23,8 +23,7 @@ from metta.envs.workers.worker import (
 )
 from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError
-
-from .processes import all_gone, is_alive
+from tests.envs.processes import all_gone, is_alive
 
 LONG, SHORT = Limit(60.0, "patience"), Limit(0.2, "patience")
 QUIET = Answer(0, b"")

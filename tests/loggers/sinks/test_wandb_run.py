@@ -7,11 +7,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sink_cases import FakeRun, wandb_records
 
 from metta.errors import MissingExtraError
 from metta.loggers import MetricRow, WandbSink, close_wandb_run, open_wandb_run
 from metta.train.run_config import WandbConfig
+from tests.loggers.sink_cases import FakeRun, wandb_records
 
 OFFLINE = WandbConfig(mode="offline", project="proj", tags=("a", "b"))
 
