@@ -23,7 +23,7 @@ from metta.store.checkpoints.listing import listing_anew, reading
 from metta.store.policies.file import OpenPolicy, open_policy
 from metta.store.policy_store import PolicyStore, store_in
 from metta.store.safe_read import check_tensor_file
-from metta.store.state_tree import unpack_state
+from metta.state_tree import unpack_state
 from metta.untrusted.json_files import read_json
 from metta.untrusted.paths import path_of
 

@@ -17,8 +17,8 @@ from metta.envs.agents.agents_vec_env import AgentsVecEnv
 from metta.envs.vec_env import RestorableVecEnv, TaskedVecEnv, agents_per_env
 from metta.errors import EnvError
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.state_tree import pack_state, unpack_state
 from metta.stateful import digest_of
-from metta.store.state_tree import pack_state, unpack_state
 
 NAMES = ["early", "late", "cut"]
 
@@ -68,6 +68,12 @@ class Party:
         seen = np.array([NAMES.index(name) + 1, self.now, noise], np.float32)
         mask = np.array([1, self.now % 2, name == "cut"], np.int8)
         return {"seen": seen, "action_mask": mask} if self.masked else seen
+
+    def get_state(self) -> dict[str, Any]:
+        return {"now": self.now, "agents": list(self.agents), "random": self.random}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.now, self.agents, self.random = state["now"], state["agents"], state["random"]
 
     def render(self) -> None:
         return None
@@ -200,7 +206,7 @@ def test_streams_are_equal_when_workers_step_the_agents() -> None:
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("wanted", ["snapshot", "replay"])
+@pytest.mark.parametrize("wanted", ["snapshot", "repeat"])
 @pytest.mark.parametrize(("backend", "cut"), [("serial", 6), ("serial", 9), ("multiprocess", 9)])
 def test_steps_are_equal_when_another_one_takes_the_state(
     backend: str, wanted: Any, cut: int

@@ -17,8 +17,8 @@ from metta.envs import MultiprocessVecEnv, SerialVecEnv, make_vec_env
 from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import TaskedVecEnv, agents_per_env
 from metta.errors import ConfigError, EnvError, StateError
+from metta.state_tree import pack_state, unpack_state
 from metta.stateful import digest_of
-from metta.store.state_tree import pack_state, unpack_state
 
 NUM_ROWS, NUM_TASKS = 4, 6
 
@@ -32,8 +32,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, task: int = 0, has_state: bool = True) -> None:
         self.task, self.now, self.number = task, 0, 0
-        if not has_state:
-            self.hidden = iter([0])  # nobody can read it
+        self.has_state = has_state
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -44,6 +43,14 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.now += 1
         reward = float(self.np_random.integers(100)) + float(action)
         return self._observe(), reward, self.now >= self.task + 2, False, {}
+
+    def get_state(self) -> dict[str, Any]:
+        if not self.has_state:
+            raise RuntimeError("nobody knows it")
+        return {"now": self.now, "number": self.number, "generator": self.np_random}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.now, self.number, self.np_random = state["now"], state["number"], state["generator"]
 
     def close(self) -> None:
         type(self).num_closed += 1
@@ -124,7 +131,7 @@ def test_steps_and_tasks_are_equal_when_another_one_takes_the_state(
     backend: str, has_state: bool
 ) -> None:
     with closing(opened(backend, has_state)) as one, closing(opened(backend, has_state)) as other:
-        wanted = "snapshot" if has_state else "replay"
+        wanted = "snapshot" if has_state else "repeat"
         assert one.prepare_restore().restore_class == wanted
         other.prepare_restore()
         obs = begin(one)
@@ -188,10 +195,15 @@ def test_few_environments_stay_open_when_many_tasks_are_played() -> None:
 
 
 def test_a_state_names_its_task_when_the_environment_cannot_be_read() -> None:
-    env = TaskedEnv(factories())
-    for state in ({}, {"open": []}, {"open": [[9, {}]]}, {"open": [["one", {}]]}):
-        with pytest.raises(StateError):
-            env.restore(state)
+    factory = functools.partial(TaskedEnv, factories())
+    with closing(SerialVecEnv([factory])) as vec_env:
+        vec_env.prepare_restore()
+        vec_env.reset([1], vec_env.obs_spec.zeros(1))
+        state = vec_env.state_dict()
+        for env in ({}, {"open": []}, {"open": [[9, {}]]}, {"open": [["one", {}]]}):
+            with pytest.raises(StateError, match="row 0 does not fit <task 0 of 6"):
+                vec_env.load_state_dict({**state, "rows": [{**state["rows"][0], "env": env}]})
+    env = factory()
     assert str(env).startswith("<task 0 of 6")
 
 
