@@ -21,7 +21,7 @@ CONFIGS = [
     "mlp-kl",
     "lstm",
     "loss",
-    "replay",
+    "repeat",
     "workers",
     "grid-curriculum",
     "self-play",

@@ -12,12 +12,12 @@ from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.toy import CorridorEnv
 from metta.rollout import Rollout
+from metta.state_tree import copy_state
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import read_checkpoint, write_checkpoint
 from metta.store.policies.file import load_weights, save_policy
 from metta.store.policy_store import PolicyStore
 from metta.store.rollout_file import load_rollout, save_rollout
-from metta.store.state_tree import copy_state
 from metta.train.train_config import AgentConfig
 
 AGENTS = {

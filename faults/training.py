@@ -53,8 +53,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gru-normalised": {"env": "CartPole-v1", "core": "gru", "normalize_observations": True},
     "box": {"env": "Pendulum-v1", "normalize_observations": True},
     "loss": {"env": "CartPole-v1", "custom_loss": True},
-    "replay": {"env": "CartPole-v1", "env_restore": "replay"},
-    "replay-lstm": {"env": "MountainCar-v0", "env_restore": "replay", "core": "lstm"},
+    "repeat": {"env": "CartPole-v1", "env_restore": "repeat"},
+    "repeat-lstm": {"env": "MountainCar-v0", "env_restore": "repeat", "core": "lstm"},
     "sync-reset": {"env": "CartPole-v1", "env_restore": "sync_reset", "checkpoint_interval": 3},
     "evaluated": {"env": "CartPole-v1", "eval_episodes": 2, "evaluate_interval": 4},
     "evaluated-background": {
@@ -68,7 +68,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "log-interval": {"env": "CartPole-v1", "log_interval": 5, "checkpoint_interval": 2},
     "workers": {"env": "CartPole-v1", "num_workers": 2},
     "workers-lstm": {"env": "CartPole-v1", "num_workers": 2, "core": "lstm", "num_groups": 2},
-    "workers-replay": {"env": "Pendulum-v1", "num_workers": 2, "env_restore": "replay"},
+    "workers-repeat": {"env": "Pendulum-v1", "num_workers": 2, "env_restore": "repeat"},
     "curriculum": {"env": "CartPole-v1", "curriculum.kind": "learning_progress", "tasks": _TASKS},
     "workers-curriculum": {
         "env": "CartPole-v1",

@@ -72,8 +72,8 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
         trainer.setup()
         total, seed = config.trainer.total_timesteps, config.trainer.seed
         say(f"training {config.env} for {total:,} steps in {folder} (seed {seed})")
-        if trainer.session is not None and trainer.session.promise is not None:
-            say(scrub(trainer.session.promise.describe()))
+        if trainer.session is not None and trainer.session.restore_support is not None:
+            say(scrub(trainer.session.restore_support.describe()))
         if before:
             say(f"goes on from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
         trainer.train()

@@ -22,13 +22,13 @@ __all__ = [
     "ObsArrays",
     "RestorableVecEnv",
     "RestoreClass",
-    "RestorePromise",
+    "RestoreSupport",
     "RolloutArrays",
     "StepResult",
     "TaskedVecEnv",
     "VecEnv",
     "agents_per_env",
-    "find_promise",
+    "find_support",
     "fused_env_of",
     "group_slices",
 ]
@@ -76,13 +76,13 @@ class StepResult:
     a fresh episode: `valid` is False and `starts` True there; the episode before it counts nowhere."""
 
 
-RestoreClass = Literal["snapshot", "replay", "sync_reset", "boundary"]
+RestoreClass = Literal["snapshot", "repeat", "sync_reset", "boundary"]
 """How environments come back: by their state, by repeating an episode's actions, by beginning anew after
 every checkpoint in every run alike (which is the trainer's doing, not theirs), or not at all."""
 
 
 @dataclass(frozen=True)
-class RestorePromise:
+class RestoreSupport:
     """What a resumed run may expect of its environments, found by trying it on a throwaway instance."""
 
     restore_class: RestoreClass
@@ -91,14 +91,14 @@ class RestorePromise:
 
     def describe(self) -> str:
         """One line for people."""
-        promise = {
+        expected = {
             "snapshot": "a resumed run is equal to the bit",
-            "replay": "a resumed run is equal to the bit, after repeating unfinished episodes",
+            "repeat": "a resumed run is equal to the bit, after repeating unfinished episodes",
             "sync_reset": "a resumed run is equal to the bit, because every run begins fresh episodes "
             "after each checkpoint",
             "boundary": "a resumed run begins fresh episodes, and differs from an uninterrupted one",
         }[self.restore_class]
-        return f"environments are of class {self.restore_class}: {promise}" + (
+        return f"environments are of class {self.restore_class}: {expected}" + (
             f" ({self.reason})" if self.reason else ""
         )
 
@@ -148,7 +148,7 @@ class VecEnv(Protocol):
 class RestorableVecEnv(VecEnv, Protocol):
     """A `VecEnv` whose environments can be part of a checkpoint."""
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
         """Find the best class there is, or see that the `wanted` one works, and keep what it needs.
 
         Without this call environments are of class `boundary`. A wanted class that fails its test is a
@@ -167,7 +167,7 @@ class RestorableVecEnv(VecEnv, Protocol):
         """Bring every environment to where it stood; not a reset, and steps may follow at once.
 
         After a state of class `boundary`, where nothing can be brought anywhere, `reset` comes next.
-        Returns observations ``[num_rows, ...]`` where they were seen again (`replay`), for the caller to
+        Returns observations ``[num_rows, ...]`` where they were seen again (`repeat`), for the caller to
         compare with those it holds; None where there is nothing to compare. `StateError` where the state
         does not fit.
         """
@@ -271,18 +271,18 @@ def fused_env_of(env: VecEnv) -> FusedVecEnv | None:
     return fused if fused.is_fusable else None
 
 
-def find_promise(env: VecEnv, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+def find_support(env: VecEnv, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
     """How environments can come back; those without a state of their own only by fresh episodes."""
     if isinstance(env, RestorableVecEnv):
         return env.prepare_restore(wanted)
     if wanted == "sync_reset":
-        return RestorePromise("sync_reset", "")
-    if wanted in ("snapshot", "replay"):
+        return RestoreSupport("sync_reset", "")
+    if wanted in ("snapshot", "repeat"):
         raise ConfigError(
             f"env_restore={wanted!r} needs an environment with prepare_restore, state_dict and "
             f"load_state_dict, which {type(env).__name__} lacks; use 'auto' or 'sync_reset'"
         )
-    return RestorePromise("boundary", f"{type(env).__name__} has no state_dict")
+    return RestoreSupport("boundary", f"{type(env).__name__} has no state_dict")
 
 
 def agents_per_env(vec_env: VecEnv) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from metta.agent.networks.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.curriculum import Curriculum
-from metta.envs.vec_env import RestorePromise
+from metta.envs.vec_env import RestoreSupport
 from metta.errors import CheckpointError, ConfigError, MettaWarning
 from metta.loggers import (
     ConsoleSink,
@@ -149,7 +149,7 @@ class RunSession:
         self.wandb_run, self.stats_client = wandb_run, stats_client
         self.provenance, self.allow_inexact = provenance, bool(allow_inexact)
         self._changes = changes
-        self.promise: RestorePromise | None = None
+        self.restore_support: RestoreSupport | None = None
         """How this run's environments come back when it is resumed; None where nothing is saved."""
         self._opened_wandb: Any = None
         self._event_log: EventLog | None = None
@@ -197,7 +197,7 @@ class RunSession:
         checkpointer.advice, parts.conditions.allow_inexact = FOR_RUNS, self.allow_inexact
         if trainer.checkpoint.checkpoint_interval:
             environments = parts.registry.get(EnvironmentState.state_name)
-            self.promise = environments.prepare(trainer.checkpoint.env_restore)
+            self.restore_support = environments.prepare(trainer.checkpoint.env_restore)
         checkpoint = checkpointer.load_trainer_state(run_id=run_id)
         if checkpoint is not None:
             checkpointer.run_id = checkpoint.run_id or checkpointer.run_id
@@ -276,7 +276,9 @@ class RunSession:
             "replay_dir": self._named(self._given_replay_dir, stored.get("replay_dir")),
             "own_environment": None if isinstance(env, str) else curriculum.task.name,
             "own_policy": type(module).__name__ if own_policy else None,
-            "environments": None if self.promise is None else dataclasses.asdict(self.promise),
+            "environments": None
+            if self.restore_support is None
+            else dataclasses.asdict(self.restore_support),
             "settings_sha256": digest_of(plain_settings(config)),
         }
 

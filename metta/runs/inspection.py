@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metta.errors import CheckpointError, MettaError
+from metta.state_tree import unpack_state
 from metta.store.checkpoints.files import checkpoint_folders, read_checkpoint, verify_checkpoint
 from metta.store.checkpoints.listing import listing_anew, reading
 from metta.store.checkpoints.manifest import (
@@ -23,7 +24,6 @@ from metta.store.checkpoints.manifest import (
 from metta.store.policies.file import OpenPolicy, open_policy
 from metta.store.policy_store import PolicyStore, store_in
 from metta.store.safe_read import check_tensor_file
-from metta.store.state_tree import unpack_state
 from metta.untrusted.json_files import read_json
 from metta.untrusted.paths import path_of
 

@@ -176,7 +176,7 @@ class _HeldBack(TrainerHook):
 def _train(folder: Path, last_epoch: int | None = None) -> None:
     config = TrainingConfig.from_yaml(folder / _CONFIG)
     with Trainer(config, run_dir=folder) as trainer:
-        promise = trainer.session.promise if trainer.session is not None else None
+        promise = trainer.session.restore_support if trainer.session is not None else None
         (folder / "promise.txt").write_text("" if promise is None else promise.describe())
         trainer.add_hook(DigestHook(folder / _DIGESTS))
         if last_epoch is not None:

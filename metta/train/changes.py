@@ -29,6 +29,7 @@ MAY_CHANGE: tuple[str, ...] = (
     "trainer.checkpoint.keep_last",
     "trainer.checkpoint.keep_every",
     "trainer.checkpoint.rescue_share",
+    "trainer.checkpoint.env_restore",
     "trainer.numerics.",
     "trainer.evaluation.",
     "trainer.logging.",
@@ -80,8 +81,10 @@ def check_changes(
 ) -> None:
     """Refuse to resume a run under settings that it was not begun with; names all of them."""
     may_change = MAY_CHANGE
-    if before.get(_ENV_RESTORE) == "sync_reset":  # episodes end where checkpoints are made
-        may_change = tuple(path for path in MAY_CHANGE if not path.endswith(".checkpoint_interval"))
+    if "sync_reset" in (before.get(_ENV_RESTORE), after.get(_ENV_RESTORE)):
+        # episodes end where checkpoints are made
+        fixed = (_ENV_RESTORE, "trainer.checkpoint.checkpoint_interval")
+        may_change = tuple(path for path in MAY_CHANGE if path not in fixed)
     changes = describe_changes(before, after).items()
     changed = [text for path, text in changes if not path.startswith(may_change)]
     if changed:

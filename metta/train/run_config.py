@@ -91,7 +91,7 @@ class CheckpointConfig:
     rescue_share: Fraction = 0.005
     """Share of the time that may go into keeping the run in memory between checkpoints, to be saved if it
     fails; 0: none, 1: before every epoch."""
-    env_restore: Literal["auto", "snapshot", "replay", "sync_reset", "boundary"] = "auto"
+    env_restore: Literal["auto", "snapshot", "repeat", "sync_reset", "boundary"] = "auto"
     """How environments come back in a resumed run: `auto` takes the best that works, by trying it;
     `sync_reset` begins fresh episodes after every checkpoint, so that any seedable environment is exact;
     `boundary` begins fresh episodes when a run is resumed."""

@@ -13,14 +13,20 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, RecordEpisodeStatistics
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    NormalizeObservation,
+    OrderEnforcing,
+    RecordEpisodeStatistics,
+    TimeLimit,
+)
 from safetensors.torch import load_file, save_file
 
+from faults.saved_envs import SavedCartPole, SavedMaskedCorridor, SavedNested
 from metta.envs import MultiprocessVecEnv, SerialVecEnv
 from metta.envs.rows.random_actions import draw_action
-from metta.envs.toy import MaskedCorridorEnv, NestedEnv
 from metta.envs.vec_env import RestorableVecEnv, StepResult
-from metta.store.state_tree import pack_state, unpack_state
+from metta.state_tree import pack_state, unpack_state
 
 Factory = Callable[[], Any]
 
@@ -34,8 +40,12 @@ def made(env_id: str, **options: Any) -> Any:
     return gymnasium.make(env_id, disable_env_checker=True, **options)
 
 
+def saved_cartpole() -> Any:
+    return OrderEnforcing(TimeLimit(SavedCartPole(), 60))
+
+
 def wrapped() -> Any:
-    env = RecordEpisodeStatistics(made("CartPole-v1", max_episode_steps=30))
+    env = RecordEpisodeStatistics(TimeLimit(SavedCartPole(), 30))
     return NormalizeObservation(FrameStackObservation(env, 3))
 
 
@@ -44,12 +54,14 @@ WORLDS: dict[str, Factory] = {
     "pendulum": partial(made, "Pendulum-v1", max_episode_steps=90),
     "acrobot": partial(made, "Acrobot-v1", max_episode_steps=90),
     "mountain-car": partial(made, "MountainCar-v0", max_episode_steps=90),
+    "saved-cartpole": saved_cartpole,
     "wrapped": wrapped,
-    "masked-dict": partial(MaskedCorridorEnv, mask_in="observation", max_steps=40),
-    "nested": NestedEnv,
+    "masked-dict": partial(SavedMaskedCorridor, mask_in="observation", max_steps=40),
+    "nested": SavedNested,
     "lunar-lander": partial(made, "LunarLander-v3", max_episode_steps=120),
 }
-CLASSES = dict.fromkeys(WORLDS, "snapshot") | {"lunar-lander": "replay"}
+_SAVED = ("saved-cartpole", "wrapped", "masked-dict", "nested")
+CLASSES = {world: "snapshot" if world in _SAVED else "repeat" for world in WORLDS}
 
 BACKENDS: dict[str, Callable[[list[Factory]], RestorableVecEnv]] = {
     "serial-1": lambda factories: SerialVecEnv(factories),

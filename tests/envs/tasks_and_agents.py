@@ -55,6 +55,12 @@ class Party:
         mask = np.array([1, self.now % 2, name == "cut"], np.int8)
         return {"seen": seen, "action_mask": mask} if self.masked else seen
 
+    def get_state(self) -> dict[str, Any]:
+        return {"now": self.now, "agents": list(self.agents), "random": self.random}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.now, self.agents, self.random = state["now"], state["agents"], state["random"]
+
     def render(self) -> None:
         return None
 
@@ -71,8 +77,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, task: int = 0, has_state: bool = True) -> None:
         self.task, self.now, self.number = task, 0, 0
-        if not has_state:
-            self.hidden = iter([0])  # nobody can read it
+        self.has_state = has_state
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -83,6 +88,14 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.now += 1
         reward = float(self.np_random.integers(100)) + float(action)
         return self._observe(), reward, self.now >= self.task + 2, False, {}
+
+    def get_state(self) -> dict[str, Any]:
+        if not self.has_state:
+            raise RuntimeError("nobody knows it")
+        return {"now": self.now, "number": self.number, "generator": self.np_random}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.now, self.number, self.np_random = state["now"], state["number"], state["generator"]
 
     def close(self) -> None:
         type(self).num_closed += 1

@@ -15,8 +15,8 @@ from metta.envs.agents.mettagrid_env import WORLDS, MettaGridEnv, TokenGrid, are
 from metta.envs.env_ids import check_env_id
 from metta.errors import EnvError, MissingExtraError
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.state_tree import pack_state, unpack_state
 from metta.stateful import digest_of
-from metta.store.state_tree import pack_state, unpack_state
 
 ARENA = "mettagrid:arena_small"
 SMALL = {"num_agents": 3, "max_steps": 12, "size": 8, "num_altars": 8, "view": 5}
@@ -157,7 +157,7 @@ def test_every_episode_has_its_own_map_when_no_seed_is_given() -> None:
 def test_steps_are_equal_when_another_one_repeats_the_episodes(num_workers: int) -> None:
     with closing(opened(num_workers=num_workers)) as one, closing(opened()) as other:
         promise = one.prepare_restore()
-        assert promise.restore_class == "replay"
+        assert promise.restore_class == "repeat"
         other.prepare_restore()
         obs = one.obs_spec.zeros(6)
         one.reset(range(6), obs)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from faults.saved_envs import GivesState, SavedCountdown, SavedNested
 from metta.envs import MultiprocessVecEnv, SerialVecEnv
-from metta.envs.toy import CountdownEnv, NestedEnv
+from metta.envs.toy import CountdownEnv
 from metta.envs.vec_env import RestorableVecEnv
 from metta.errors import EnvError, MettaWarning
 from metta.stateful import digest_of
@@ -39,7 +40,7 @@ def opened() -> Iterator[Open]:
         vec_env.close()
 
 
-@pytest.fixture(params=["snapshot", "replay"])
+@pytest.fixture(params=["snapshot", "repeat"])
 def wanted(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -53,7 +54,7 @@ def to_the_cut(vec_env: Any, wanted: Any) -> dict[str, Any]:
 
 
 def test_states_are_equal_when_only_the_backend_differs(opened: Open, wanted: Any) -> None:
-    serial, workers = opened([NestedEnv] * 4, 0), opened([NestedEnv] * 4)
+    serial, workers = opened([SavedNested] * 4, 0), opened([SavedNested] * 4)
     assert isinstance(workers, RestorableVecEnv)
     states = [to_the_cut(vec_env, wanted) for vec_env in (serial, workers)]
     assert digest_of(states[0]) == digest_of(states[1])
@@ -63,7 +64,7 @@ def test_states_are_equal_when_only_the_backend_differs(opened: Open, wanted: An
 def test_rows_go_on_alike_when_another_backend_takes_the_state(
     opened: Open, wanted: Any, num_workers: tuple[int, int]
 ) -> None:
-    first, second = (opened([NestedEnv] * 4, number) for number in num_workers)
+    first, second = (opened([SavedNested] * 4, number) for number in num_workers)
     state = to_the_cut(first, wanted)
     seen = second.load_state_dict(state)
     assert (seen is None) == (wanted == "snapshot")
@@ -75,7 +76,7 @@ def test_rows_go_on_alike_when_another_backend_takes_the_state(
 def test_rows_go_on_alike_when_a_worker_dies_after_the_state_was_taken(
     opened: Open, wanted: Any, die_at: int
 ) -> None:
-    serial, workers = opened([NestedEnv] * 4, 0), opened([NestedEnv] * 4)
+    serial, workers = opened([SavedNested] * 4, 0), opened([SavedNested] * 4)
     workers.load_state_dict(to_the_cut(serial, wanted))
 
     def kill(step: int, group: int) -> None:
@@ -92,16 +93,16 @@ def test_rows_go_on_alike_when_a_worker_dies_after_the_state_was_taken(
 def test_the_state_is_the_same_when_a_worker_is_dead_as_it_is_asked_for(
     opened: Open, wanted: Any
 ) -> None:
-    vec_env = opened([NestedEnv] * 4)
+    vec_env = opened([SavedNested] * 4)
     state = to_the_cut(vec_env, wanted)
     os.kill(vec_env.worker_pids[0], signal.SIGKILL)
     assert digest_of(vec_env.state_dict()) == digest_of(state)
-    # what the trainer kept is enough for a replay; a snapshot must come from the environments
+    # what the trainer kept is enough for a repetition; a snapshot must come from the environments
     assert len(vec_env.restarts) == (1 if wanted == "snapshot" else 0)
 
 
 def test_the_state_is_taken_when_a_worker_is_dead_as_it_is_given(opened: Open, wanted: Any) -> None:
-    vec_env, other = opened([NestedEnv] * 4), opened([NestedEnv] * 4)
+    vec_env, other = opened([SavedNested] * 4), opened([SavedNested] * 4)
     state = to_the_cut(vec_env, wanted)
     os.kill(other.worker_pids[1], signal.SIGKILL)
     other.load_state_dict(state)
@@ -110,7 +111,7 @@ def test_the_state_is_taken_when_a_worker_is_dead_as_it_is_given(opened: Open, w
 
 
 def test_a_step_under_way_is_dropped_when_a_state_is_taken(opened: Open, wanted: Any) -> None:
-    vec_env = opened([NestedEnv] * 4)
+    vec_env = opened([SavedNested] * 4)
     state = to_the_cut(vec_env, wanted)
     told = told_by(vec_env, AFTER, resets=False)
     vec_env.send(1, np.zeros(2, np.int64))
@@ -120,8 +121,12 @@ def test_a_step_under_way_is_dropped_when_a_state_is_taken(opened: Open, wanted:
     assert told_by(vec_env, AFTER, resets=False) == told
 
 
+class SavedStranger(GivesState, StrangerEnv):
+    """Shows something else in every process."""
+
+
 def test_a_boundary_is_saved_when_rows_were_lost_just_now(opened: Open) -> None:
-    vec_env = opened([StrangerEnv] * 2, 2, 1)
+    vec_env = opened([SavedStranger] * 2, 2, 1)
     vec_env.prepare_restore("snapshot")
     told_by(vec_env, 2)
     os.kill(vec_env.worker_pids[1], signal.SIGKILL)
@@ -140,7 +145,7 @@ def test_rows_are_lost_when_what_was_seen_as_they_were_loaded_is_not_seen_again(
     opened: Open,
 ) -> None:
     vec_env = opened([StrangerEnv] * 2, 2, 1)
-    vec_env.load_state_dict(to_the_cut(vec_env, "replay"))
+    vec_env.load_state_dict(to_the_cut(vec_env, "repeat"))
     os.kill(vec_env.worker_pids[1], signal.SIGKILL)
     vec_env.send(0, np.zeros(2, np.int64))
     with pytest.warns(MettaWarning, match="showed other observations"):
@@ -149,7 +154,7 @@ def test_rows_are_lost_when_what_was_seen_as_they_were_loaded_is_not_seen_again(
 
 def test_the_error_comes_home_when_an_environment_does_not_repeat_itself(opened: Open) -> None:
     serial, workers = opened([partial(CountdownEnv, 9)] * 2, 0, 1), opened([CountdownEnv] * 2, 2, 1)
-    serial.prepare_restore("replay")
+    serial.prepare_restore("repeat")
     told_by(serial, 7)
     with pytest.raises(EnvError, match=r"row 0 ended after 5 of 7 repeated actions"):
         workers.load_state_dict(serial.state_dict())
@@ -158,11 +163,11 @@ def test_the_error_comes_home_when_an_environment_does_not_repeat_itself(opened:
     assert len(told_by(workers, 3)) == 4
 
 
-def test_nothing_is_logged_when_neither_restarts_nor_replays_need_it(opened: Open) -> None:
+def test_nothing_is_logged_when_neither_restarts_nor_repetitions_need_it(opened: Open) -> None:
     vec_env = opened([CountdownEnv] * 2, 1, 1, max_worker_restarts=0)
     told_by(vec_env, 3)
     assert vec_env._log.log.actions_of(0).tolist() == []
-    vec_env.prepare_restore("replay")
+    vec_env.prepare_restore("repeat")
     with pytest.warns(MettaWarning, match="not known"):
         assert vec_env.state_dict() == {"class": "boundary"}
     told_by(vec_env, 3)
@@ -170,7 +175,7 @@ def test_nothing_is_logged_when_neither_restarts_nor_replays_need_it(opened: Ope
 
 
 def test_the_budget_is_spent_when_states_are_asked_for(opened: Open) -> None:
-    vec_env = opened([CountdownEnv], 1, 1, max_worker_restarts=1)
+    vec_env = opened([SavedCountdown], 1, 1, max_worker_restarts=1)
     vec_env.prepare_restore("snapshot")
     told_by(vec_env, 2)
     os.kill(vec_env.worker_pids[0], signal.SIGKILL)

@@ -2,7 +2,7 @@ from typing import get_args
 
 import pytest
 
-from metta.envs.vec_env import RestoreClass, RestorePromise, group_slices
+from metta.envs.vec_env import RestoreClass, RestoreSupport, group_slices
 from metta.errors import ConfigError
 
 
@@ -18,6 +18,6 @@ def test_groups_are_refused_with_a_proposal_when_rows_do_not_divide() -> None:
 
 @pytest.mark.parametrize("name", get_args(RestoreClass))
 def test_a_promise_says_what_a_resumed_run_is_when_described(name: RestoreClass) -> None:
-    said = RestorePromise(name, "").describe()
+    said = RestoreSupport(name, "").describe()
     assert said.startswith(f"environments are of class {name}: a resumed run ")
-    assert RestorePromise(name, "too big").describe() == f"{said} (too big)"
+    assert RestoreSupport(name, "too big").describe() == f"{said} (too big)"

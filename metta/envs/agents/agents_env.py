@@ -11,6 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from metta.envs.restore.env_values import UnreadableStateError, name_of_type
+from metta.envs.restore.own_state import has_own_state
 from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
 from metta.errors import EnvError
 from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
@@ -145,6 +147,19 @@ class AgentsEnv(gymnasium.Env[Any, Any]):
         cut = self._is_over and bool((self._flags & STOPPED).any())
         seen = self._observe(observations, self._flags & (ENDED | STOPPED))
         return seen, 0.0, self._is_over and not cut, cut, self._numbers if self._is_over else {}
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the environment stands, in its own words, and what its agents reported in this episode."""
+        if not has_own_state(self.env):
+            raise UnreadableStateError(
+                f"{name_of_type(self.env)} has no get_state() and set_state(state)"
+            )
+        return {"env": self.env.get_state(), "numbers": dict(self._numbers)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take back what `get_state` gave."""
+        self.env.set_state(state["env"])
+        self._numbers = state["numbers"]
 
     def render(self) -> Any:
         """What the environment draws."""

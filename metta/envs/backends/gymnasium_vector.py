@@ -15,13 +15,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from metta.envs.backends.gymnasium_infos import final_observations, mask_rows, numbers_of_rows
 from metta.envs.call_order import CallOrder, check_action_space, check_actions, check_reset
-from metta.envs.restore.env_restore import restore_env
-from metta.envs.restore.env_snapshot import snapshot_env
-from metta.envs.restore.env_values import has_own_state
+from metta.envs.restore.own_state import has_own_state, load_own_state, own_state
 from metta.envs.restore.saved_envs import boundary_state, class_of_state, snapshot_state
 from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
 from metta.envs.rows.row_arrays import FiniteCheck, RowArrays
-from metta.envs.vec_env import ObsArrays, RestoreClass, RestorePromise, StepResult
+from metta.envs.vec_env import ObsArrays, RestoreClass, RestoreSupport, StepResult
 from metta.errors import ConfigError, EnvError, StateError
 from metta.spaces import MASK_KEY, obs_spec_of
 
@@ -103,33 +101,33 @@ class NativeVecEnv:
         self._order.received(group)
         return result
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
         """`snapshot` where the vector environment gives and takes its state, else `boundary`."""
-        promise = RestorePromise("boundary", "as asked for")
+        support = RestoreSupport("boundary", "as asked for")
         if wanted == "sync_reset":
-            promise = RestorePromise(
+            support = RestoreSupport(
                 "sync_reset", "if its resets obey their seeds; it was not tried"
             )
         elif wanted != "boundary":
-            promise = RestorePromise("snapshot", "")
+            support = RestoreSupport("snapshot", "")
             if not has_own_state(self._env):
                 name = type(self._env).__name__
-                promise = RestorePromise(
+                support = RestoreSupport(
                     "boundary", f"a {name} has no get_state() and set_state(), and resets by itself"
                 )
-        if wanted not in ("auto", promise.restore_class):
+        if wanted not in ("auto", support.restore_class):
             raise ConfigError(
                 f"environments of class {wanted!r} were asked for, but these are of class "
-                f"{promise.restore_class!r}: {promise.reason or 'they give their state'}; ask for 'auto'"
+                f"{support.restore_class!r}: {support.reason or 'they give their state'}; ask for 'auto'"
             )
-        self._restore_class = promise.restore_class
-        return promise
+        self._restore_class = support.restore_class
+        return support
 
     def state_dict(self) -> dict[str, Any]:
         """Where the vector environment stands, in its own words; `boundary` before the first reset."""
         if not self._order.stands_still("state_dict()") or self._restore_class != "snapshot":
             return boundary_state()
-        return snapshot_state(lambda: {"env": snapshot_env(self._env), "ended": self._ended.copy()})
+        return snapshot_state(lambda: {"env": own_state(self._env), "ended": self._ended.copy()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
         """Bring the vector environment to where it stood; after a `boundary`, `reset` comes next."""
@@ -143,7 +141,7 @@ class NativeVecEnv:
                 f"the saved environments (of class {saved_class!r}) are not {self.num_rows} rows of a "
                 f"vector environment like {self._env}"
             )
-        restore_env(self._env, state.get("env", {}))
+        load_own_state(self._env, state.get("env", {}))
         self._step = 0
         self._begin_episodes(ended.copy())
         self._order.stand()

@@ -15,7 +15,7 @@ from metta.envs.restore.saved_envs import (
     boundary_state,
     class_of_state,
     load_tasks,
-    replay_state,
+    repeat_state,
     snapshot_rows,
     snapshot_state,
     with_tasks,
@@ -25,7 +25,7 @@ from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
-    RestorePromise,
+    RestoreSupport,
     StepResult,
     group_slices,
 )
@@ -198,19 +198,19 @@ class MultiprocessVecEnv:
             self._warn_of_losses()
         return result
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
         """Try the classes on throwaway environments in this process; best called before `reset`."""
-        promise = check_restore(self._factories, self._spec, wanted)
-        self._restore_class = promise.restore_class
-        return promise
+        support = check_restore(self._factories, self._spec, wanted)
+        self._restore_class = support.restore_class
+        return support
 
     def state_dict(self) -> dict[str, Any]:
         """Where every environment stands; `boundary` before the first reset."""
         has_begun = self._order.stands_still("state_dict()")
         if has_begun and self._restore_class == "snapshot":
             state = snapshot_state(lambda: {"rows": self._row_states()})
-        elif has_begun and self._restore_class == "replay":
-            state = replay_state(self._log.log)
+        elif has_begun and self._restore_class == "repeat":
+            state = repeat_state(self._log.log)
         else:
             state = boundary_state()
         return with_tasks(state, self._tasks, self.num_tasks)
@@ -223,7 +223,7 @@ class MultiprocessVecEnv:
         load_tasks(state, self._tasks, self.num_tasks)
         if saved_class == "boundary":
             return None
-        if saved_class == "replay":
+        if saved_class == "repeat":
             log.load(state)
             if log.unknown_rows():
                 raise StateError(f"the actions of rows {log.unknown_rows()} were not saved")
@@ -234,7 +234,7 @@ class MultiprocessVecEnv:
             self._revival.begin(rows)
         self._bring_all()
         # a log of what was done since a snapshot is enough here, but not for a state to save
-        self._begin_to_log(is_whole=saved_class == "replay" or self._restore_class != "replay")
+        self._begin_to_log(is_whole=saved_class == "repeat" or self._restore_class != "repeat")
         self._order.stand()
         if saved_class == "snapshot":
             return None
@@ -256,7 +256,7 @@ class MultiprocessVecEnv:
 
     def _begin_to_log(self, *, is_whole: bool = True) -> None:
         """Log steps from here on where that is of use; where not, nobody shall believe the log."""
-        self._keeps_log = self._may_restart or self._restore_class == "replay"
+        self._keeps_log = self._may_restart or self._restore_class == "repeat"
         if not (self._keeps_log and is_whole):
             log = self._log.log
             log.join(log.seeds, log.episodes)

@@ -9,11 +9,12 @@ import numpy as np
 from metta.envs.call_order import CallOrder, check_actions, check_reset
 from metta.envs.restore.episode_log import EpisodeLog
 from metta.envs.restore.restore_check import check_restore
+from metta.envs.restore.row_states import load_row_states, row_states
 from metta.envs.restore.saved_envs import (
     boundary_state,
     class_of_state,
     load_tasks,
-    replay_state,
+    repeat_state,
     snapshot_rows,
     snapshot_state,
     with_tasks,
@@ -25,7 +26,7 @@ from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
-    RestorePromise,
+    RestoreSupport,
     StepResult,
     group_slices,
 )
@@ -77,7 +78,7 @@ class SerialVecEnv:
         self._actions: list[np.ndarray] = [np.empty(0)] * num_groups
         self._restore_class: RestoreClass = "boundary"
         self._log: EpisodeLog | None = None
-        """Only where environments are of class `replay`."""
+        """Only where environments are of class `repeat`."""
         self._logged = np.empty(
             (num_groups, self._group_size, *(spec.action_space.shape or ())),
             spec.action_space.dtype,
@@ -141,24 +142,24 @@ class SerialVecEnv:
             )
         return self._group_arrays[group].result(any_cut=rows.any_cut, infos=rows.infos)
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
         """Try the classes on throwaway environments; actions are logged from now on if need be."""
-        promise = check_restore(self._factories, self._spec, wanted, in_use=self._envs)
-        self._restore_class, self._log = promise.restore_class, None
-        if promise.restore_class == "replay":
+        support = check_restore(self._factories, self._spec, wanted, in_use=self._envs)
+        self._restore_class, self._log = support.restore_class, None
+        if support.restore_class == "repeat":
             self._log = EpisodeLog(self.num_rows, self.action_space)
             self._join(self._log)
-        return promise
+        return support
 
     def state_dict(self) -> dict[str, Any]:
         """Where every environment stands; `boundary` before the first reset."""
         has_begun = self._order.stands_still("state_dict()")
         if has_begun and self._restore_class == "snapshot":
             state = snapshot_state(
-                lambda: {"rows": [row for group in self._groups for row in group.row_states()]}
+                lambda: {"rows": [row for group in self._groups for row in row_states(group)]}
             )
         elif has_begun and self._log is not None:
-            state = replay_state(self._log)
+            state = repeat_state(self._log)
         else:
             state = boundary_state()
         return with_tasks(state, self._tasks, self.num_tasks)
@@ -174,11 +175,11 @@ class SerialVecEnv:
             case "snapshot":
                 rows = snapshot_rows(state, self.num_rows)
                 for group, part in zip(self._groups, self._slices, strict=True):
-                    group.load_row_states(rows[part])
+                    load_row_states(group, rows[part])
                 if self._log is not None:
                     self._join(self._log)
-            case "replay":
-                obs = self._replay(state)
+            case "repeat":
+                obs = self._repeat(state)
         self._order.stand()
         return obs
 
@@ -197,7 +198,7 @@ class SerialVecEnv:
             np.concatenate([group.episodes for group in self._groups]),
         )
 
-    def _replay(self, state: Mapping[str, Any]) -> ObsArrays:
+    def _repeat(self, state: Mapping[str, Any]) -> ObsArrays:
         log = EpisodeLog(self.num_rows, self.action_space)
         log.load(state)
         if log.unknown_rows():
@@ -207,7 +208,7 @@ class SerialVecEnv:
         for group, rows in zip(self._groups, self._slices, strict=True):
             actions = [log.actions_of(row) for row in range(rows.start, rows.stop)]
             out = {key: array[rows] for key, array in obs.items()}
-            group.replay(seeds[rows], episodes[rows], actions, out)
+            group.repeat(seeds[rows], episodes[rows], actions, out)
         if self._log is not None:
             self._log = log
         return obs

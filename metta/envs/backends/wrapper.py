@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from metta.envs.vec_env import RestoreClass, RestorePromise, VecEnv, find_promise
+from metta.envs.vec_env import RestoreClass, RestoreSupport, VecEnv, find_support
 
 __all__ = ["VecEnvWrapper"]
 
@@ -30,9 +30,9 @@ class VecEnvWrapper:
         """How often `reset` was called."""
         return self.inner.num_resets
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
-        """What the environments promise."""
-        return find_promise(self.inner, wanted)
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
+        """What the environments below can do."""
+        return find_support(self.inner, wanted)
 
     def close(self) -> None:
         """Close the environments."""

@@ -9,12 +9,12 @@ from gymnasium import spaces
 from metta.envs.call_order import CallOrder, check_actions, check_reset
 from metta.envs.cartpole.carts import NUM_ACTIONS, Carts
 from metta.envs.cartpole.numpy_kernels import FARTHEST, STEEPEST
-from metta.envs.restore.saved_envs import load_arrays, promise_of_arrays, state_of_arrays
+from metta.envs.restore.saved_envs import load_arrays, state_of_arrays, support_of_arrays
 from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
-    RestorePromise,
+    RestoreSupport,
     RolloutArrays,
     StepResult,
     group_slices,
@@ -108,11 +108,11 @@ class CartPoleVecEnv:
             return following, None
         return following, self._arrays.result_at(rollout, following - 1, infos=[])
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
         """`snapshot`, unless less was asked for: the whole state is in arrays."""
-        promise = promise_of_arrays(wanted, "carts")
-        self._restore_class = promise.restore_class
-        return promise
+        support = support_of_arrays(wanted, "carts")
+        self._restore_class = support.restore_class
+        return support
 
     def state_dict(self) -> dict[str, Any]:
         """Where every cart stands; `boundary` before the first reset."""

@@ -12,12 +12,12 @@ from metta.envs.grid.config import GridWorldConfig
 from metta.envs.grid.layout import COUNT_NAMES, NUM_ACTIONS
 from metta.envs.grid.render import WorldView
 from metta.envs.grid.worlds import GridWorlds
-from metta.envs.restore.saved_envs import load_arrays, promise_of_arrays, state_of_arrays
+from metta.envs.restore.saved_envs import load_arrays, state_of_arrays, support_of_arrays
 from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
-    RestorePromise,
+    RestoreSupport,
     RolloutArrays,
     StepResult,
     group_slices,
@@ -148,11 +148,11 @@ class GridVecEnv:
         infos = self._infos(rollout.starts[following], 0)
         return following, self._arrays.result_at(rollout, following - 1, infos)
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestorePromise:
+    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
         """`snapshot`, unless less was asked for: the whole state is in arrays."""
-        promise = promise_of_arrays(wanted, "grid worlds")
-        self._restore_class = promise.restore_class
-        return promise
+        support = support_of_arrays(wanted, "grid worlds")
+        self._restore_class = support.restore_class
+        return support
 
     def state_dict(self) -> dict[str, Any]:
         """Where every world stands; `boundary` before the first reset."""

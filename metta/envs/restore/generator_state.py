@@ -51,44 +51,33 @@ def generator_state(generator: Any) -> dict[str, Any] | None:
     return None
 
 
-def load_generator_state(state: Mapping[str, Any], generator: Any) -> Any:
-    """A generator of that state: the given one where it is of the same kind, else a new one."""
+def load_generator_state(state: Mapping[str, Any]) -> Any:
+    """A new generator of that state."""
     try:
         if "version" in state:
-            return _load_python(state, generator)
+            return _load_python(state)
         if "seeds" in state:
-            return _load_numpy(state, generator)
-        legacy = generator if type(generator) is np.random.RandomState else np.random.RandomState()
+            return _load_numpy(state)
+        legacy = np.random.RandomState()
         legacy.set_state(_unplain(state["bits"]))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise StateError(f"this is no state of a random generator: {error}") from error
     return legacy
 
 
-def _load_python(state: Mapping[str, Any], generator: Any) -> random.Random:
-    loaded = generator if type(generator) is random.Random else random.Random()
+def _load_python(state: Mapping[str, Any]) -> random.Random:
+    loaded = random.Random()
     words = tuple(int(word) for word in state["words"])
     loaded.setstate((int(state["version"]), words, state["gauss"]))
     return loaded
 
 
-def _load_numpy(state: Mapping[str, Any], generator: Any) -> np.random.Generator:
-    name = state["bits"]["bit_generator"]
-    loaded = generator
-    if not _continues(generator, name, state["seeds"]):
-        seeds = state["seeds"]
-        sequence = None if seeds is None else np.random.SeedSequence(**_seed_arguments(seeds))
-        loaded = np.random.Generator(_BIT_GENERATORS[name](sequence))
+def _load_numpy(state: Mapping[str, Any]) -> np.random.Generator:
+    seeds, made = state["seeds"], _BIT_GENERATORS[state["bits"]["bit_generator"]]
+    sequence = None if seeds is None else np.random.SeedSequence(**_seed_arguments(seeds))
+    loaded = np.random.Generator(made(sequence))
     loaded.bit_generator.state = _unplain(state["bits"])
-    return loaded  # type: ignore[no-any-return]  # a Generator on both ways
-
-
-def _continues(generator: Any, name: str, seeds: Any) -> bool:
-    """Whether only the position of the generator differs."""
-    if type(generator) is not np.random.Generator:
-        return False
-    bits = generator.bit_generator
-    return type(bits).__name__ == name and _seed_sequence_state(bits.seed_seq) == seeds
+    return loaded
 
 
 def _seed_sequence_state(sequence: Any) -> dict[str, Any] | None:

@@ -16,11 +16,13 @@ from typing import Any, Literal
 import numpy as np
 
 from metta.envs.restore.global_generators import global_generators_kept
+from metta.envs.restore.own_state import lasting_wrapper
+from metta.envs.restore.row_states import load_row_states, row_states
 from metta.envs.rows.gym_adapter import GymRows
 from metta.envs.rows.random_actions import draw_action
 from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, RowSpec, build_env
-from metta.envs.vec_env import RestoreClass, RestorePromise
+from metta.envs.vec_env import RestoreClass, RestoreSupport
 from metta.errors import ConfigError, EnvError, StateError
 from metta.seeding import numpy_generator
 
@@ -33,8 +35,6 @@ _STEPS_BEFORE_CUTS, _STEPS_AFTER_CUT, _STEPS_IN_NEXT_EPISODE = 8, 48, 16
 _SECONDS = 2.0
 """Enough for each class: slow environments are compared at fewer cuts, over fewer steps."""
 _FEWEST_STEPS = 3
-_MAX_VALUES = 200_000
-"""Plain values of all environments together, beyond which a state is too large for every checkpoint."""
 
 
 def check_restore(
@@ -43,22 +43,22 @@ def check_restore(
     wanted: RestoreClass | Literal["auto"] = "auto",
     *,
     in_use: Collection[GymEnv] = (),
-) -> RestorePromise:
+) -> RestoreSupport:
     """The best class that environments of these factories can have, or the `wanted` one.
 
     Environments made here are closed again; a factory that returns one of those `in_use` is not tried. A
     wanted class that fails its test is a `ConfigError`.
     """
     if wanted == "boundary":
-        return RestorePromise("boundary", "as asked for")
+        return RestoreSupport("boundary", "as asked for")
     factories = [factory] if callable(factory) else factory
-    trial = _Trial(_distinct(factories), spec, in_use, _MAX_VALUES // max(len(factories), 1))
+    trial = _Trial(_distinct(factories), spec, in_use)
     against: dict[RestoreClass, str] = {}
-    names: list[RestoreClass] = ["snapshot", "replay"] if wanted == "auto" else [wanted]
+    names: list[RestoreClass] = ["snapshot", "repeat"] if wanted == "auto" else [wanted]
     for name in names:
         reason = trial.reason_against(_WAYS[name])
         if reason is None:
-            return RestorePromise(name, "; ".join(against.values()))
+            return RestoreSupport(name, "; ".join(against.values()))
         against[name] = reason
     reasons = "; ".join(f"not {name}: {reason}" for name, reason in against.items())
     if wanted != "auto":
@@ -66,20 +66,27 @@ def check_restore(
             f"environments of class {wanted!r} were asked for, but these are {reasons}; ask for 'auto' "
             "to get the best class that they can have"
         )
-    return RestorePromise("boundary", reasons)
+    return RestoreSupport("boundary", reasons)
 
 
 class _Player:
     """One environment, stepped as a trainer would step it."""
 
-    def __init__(self, env: GymEnv, spec: RowSpec, max_values: int) -> None:
-        self._max_values = max_values
+    def __init__(self, env: GymEnv, spec: RowSpec) -> None:
         self._arrays = RowArrays.allocate(spec.obs_spec, 1, spec.mask_size)
         self._rows = GymRows([env], spec, self._arrays, 0)
         self._action_space = spec.action_space
         self._obs = spec.obs_spec.zeros(1)
         self._actions: list[np.ndarray] = []
         """Of the unfinished episode."""
+
+    def refuse_lasting_statistics(self) -> None:
+        name = lasting_wrapper(self._rows.env_rows()[0][1])
+        if name is not None:
+            raise EnvError(
+                f"{name} keeps statistics from episode to episode, which repeated actions do not bring "
+                "back; normalise with normalize_observations=true and normalize_returns=true instead"
+            )
 
     def begin(self, seed: int) -> None:
         self._rows.reset([seed], self._obs)
@@ -104,19 +111,14 @@ class _Player:
 
     def take_state(self) -> "_Bring":
         """A way to bring another player to where this one stands now."""
-        states = self._rows.row_states()
-        num_values = _num_values(states)
-        if num_values > self._max_values:
-            raise StateError(
-                f"its state has {num_values:,} values, too many to be saved with every checkpoint"
-            )
-        return lambda other: other._rows.load_row_states(states)
+        states = _as_saved(row_states(self._rows))
+        return lambda other: load_row_states(other._rows, states)
 
     def take_actions(self) -> "_Bring":
         """Another way: by the seed and the actions of the unfinished episode."""
         seeds, episodes = self._rows.row_seeds.tolist(), self._rows.episodes.tolist()
         actions = np.array(self._actions)
-        return lambda other: other._rows.replay(seeds, episodes, [actions], other._obs)
+        return lambda other: other._rows.repeat(seeds, episodes, [actions], other._obs)
 
     def _seen(self) -> "_Seen":
         arrays = self._arrays
@@ -141,7 +143,7 @@ _Take = Callable[[_Player], _Bring]
 
 _WAYS: dict[RestoreClass, _Take] = {
     "snapshot": _Player.take_state,
-    "replay": _Player.take_actions,
+    "repeat": _Player.take_actions,
     # fresh episodes are equal where repeated ones are
     "sync_reset": _Player.take_actions,
 }
@@ -151,13 +153,9 @@ class _Trial:
     """Tries one class after another, on environments of every factory."""
 
     def __init__(
-        self,
-        factories: Sequence[EnvFactory],
-        spec: RowSpec,
-        in_use: Collection[GymEnv],
-        max_values: int,
+        self, factories: Sequence[EnvFactory], spec: RowSpec, in_use: Collection[GymEnv]
     ) -> None:
-        self._factories, self._spec, self._max_values = factories, spec, max_values
+        self._factories, self._spec = factories, spec
         self._known_envs = list(in_use)
         self._deadline = 0.0
 
@@ -175,7 +173,10 @@ class _Trial:
     def _compare_cuts(self, factory: EnvFactory, take: _Take) -> None:
         generator = numpy_generator(_SEED, "restore check")
         with self._player(factory) as original:
+            if take is not _Player.take_state:
+                original.refuse_lasting_statistics()
             original.begin(_SEED)
+            take(original)  # what gives no state need not be played
             # what survives a reset must be there at the first cut already
             self._play_on(original, generator, _STEPS_BEFORE_CUTS)
             for begins, num_steps in _CUTS:
@@ -217,20 +218,23 @@ class _Trial:
             )
         self._known_envs.append(env)
         try:
-            yield _Player(env, self._spec, self._max_values)
+            yield _Player(env, self._spec)
         finally:
             # a throwaway that will not close is no reason against a class
             with contextlib.suppress(Exception):
                 env.close()
 
 
-def _num_values(state: Any) -> int:
-    """Plain values in a state; an array counts once, since it is saved as such."""
-    if isinstance(state, dict):
-        return sum(map(_num_values, state.values()))
-    if isinstance(state, list | tuple):
-        return sum(map(_num_values, state))
-    return 1
+def _as_saved(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a checkpoint makes of states; `StateError` where it would not take them."""
+    from metta.state_tree import (
+        pack_state,
+        unpack_state,
+    )  # it loads torch, which workers do without
+
+    packed, tensors = pack_state({"environments": {"state": {"rows": states}}})
+    saved: list[dict[str, Any]] = unpack_state(packed, tensors)["environments"]["state"]["rows"]
+    return saved
 
 
 def _lead_astray(player: _Player) -> None:

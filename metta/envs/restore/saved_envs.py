@@ -9,7 +9,7 @@ from metta.envs.restore.env_values import UnreadableStateError
 from metta.envs.restore.episode_log import EpisodeLog
 from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.rows.tasked_env import RowTasks
-from metta.envs.vec_env import RestoreClass, RestorePromise
+from metta.envs.vec_env import RestoreClass, RestoreSupport
 from metta.errors import ConfigError, MettaWarning, StateError
 
 __all__ = [
@@ -17,15 +17,17 @@ __all__ = [
     "class_of_state",
     "load_arrays",
     "load_tasks",
-    "promise_of_arrays",
-    "replay_state",
+    "support_of_arrays",
+    "repeat_state",
     "snapshot_rows",
     "snapshot_state",
     "state_of_arrays",
     "with_tasks",
 ]
 
-SavedClass = Literal["snapshot", "replay", "boundary"]
+SavedClass = Literal["snapshot", "repeat", "boundary"]
+_OLD_NAMES = {"replay": "repeat"}
+"""Checkpoints of older versions are in this class; its layout is the same."""
 
 
 def boundary_state() -> dict[str, Any]:
@@ -72,30 +74,30 @@ def load_arrays(
     order.stand()
 
 
-def replay_state(log: EpisodeLog) -> dict[str, Any]:
+def repeat_state(log: EpisodeLog) -> dict[str, Any]:
     """Seeds and actions of all rows; a `boundary` with a warning where some were not kept."""
     unknown = log.unknown_rows()
     if unknown:
         _warn_of_boundary(f"the actions of rows {unknown} since their last reset are not known")
         return boundary_state()
-    return {"class": "replay", **log.state()}
+    return {"class": "repeat", **log.state()}
 
 
-def promise_of_arrays(wanted: RestoreClass | Literal["auto"], name: str) -> RestorePromise:
-    """What environments promise whose whole state is in arrays: `snapshot`, or less if asked for."""
-    if wanted == "replay":
+def support_of_arrays(wanted: RestoreClass | Literal["auto"], name: str) -> RestoreSupport:
+    """The class of environments whose whole state is in arrays: `snapshot`, or less if asked for."""
+    if wanted == "repeat":
         raise ConfigError(
-            f"environments of class 'replay' were asked for, but {name} give their state; ask for 'auto'"
+            f"environments of class 'repeat' were asked for, but {name} give their state; ask for 'auto'"
         )
     if wanted in ("boundary", "sync_reset"):
-        return RestorePromise(wanted, "as asked for")
-    return RestorePromise("snapshot", "")
+        return RestoreSupport(wanted, "as asked for")
+    return RestoreSupport("snapshot", "")
 
 
 def class_of_state(state: Mapping[str, Any]) -> SavedClass:
     """The class in which environments were saved."""
     for name in get_args(SavedClass):
-        if state.get("class") == name:
+        if _OLD_NAMES.get(str(state.get("class")), state.get("class")) == name:
             found: SavedClass = name
             return found
     raise StateError(

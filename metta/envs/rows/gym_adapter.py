@@ -1,6 +1,6 @@
 """Gymnasium environments as rows: one environment, one row, reset in the step that ends its episode."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from metta.envs.rows.row_arrays import FiniteCheck, RowArrays
 from metta.envs.rows.row_spec import GymEnv, RowSpec, episode_seed, reset_env
-from metta.envs.rows.tasked_env import RowTasks, load_state_of, state_of
+from metta.envs.rows.tasked_env import RowTasks
 from metta.envs.vec_env import ObsArrays
-from metta.errors import EnvError, StateError
+from metta.errors import EnvError
 from metta.spaces import MASK_KEY
 
 __all__ = ["GymRows", "as_number", "as_reward"]
@@ -138,29 +138,25 @@ class GymRows:
         self._finite.rewards(rewards, first_row=self._first_row, step=self._step)
         self._finite.observations(obs_out, first_row=self._first_row, step=self._step)
 
-    def row_states(self) -> list[dict[str, Any]]:
-        """Where each row stands: its seed, the number of its episode, and its environment's state."""
-        return [
-            {"seed": int(seed), "episode": int(episode), "env": state_of(env)}
-            for seed, episode, env in zip(self.row_seeds, self.episodes, self._envs, strict=True)
-        ]
+    def env_rows(self) -> list[tuple[int, GymEnv]]:
+        """Each environment with the number of its row."""
+        return list(enumerate(self._envs, self._first_row))
 
-    def load_row_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Bring each environment to where it stood; observations and masks stay with the caller."""
-        if len(states) != len(self._envs):
-            raise StateError(f"got the states of {len(states)} rows for {len(self._envs)} rows")
-        for row, (env, state) in enumerate(zip(self._envs, states, strict=True)):
-            try:
-                self.row_seeds[row], self.episodes[row] = state["seed"], state["episode"]
-                self._reset_row(row)
-                load_state_of(env, state["env"])
-            except (ArithmeticError, LookupError, TypeError, ValueError, StateError) as error:
-                raise StateError(
-                    f"the saved state of row {self._first_row + row} does not fit {env}: {error}"
-                ) from error
-        self._stand_still()
+    def begin_again(self, row: int) -> tuple[Any, dict[str, Any]]:
+        """Reset one row to the beginning of its present episode, of its present task."""
+        if self._tasks is not None:
+            self._take_task(row, int(self._tasks.now[row]))
+        seed = episode_seed(int(self.row_seeds[row]), int(self.episodes[row]))
+        return reset_env(self._envs[row], self._first_row + row, seed)
 
-    def replay(
+    def stand_still(self) -> None:
+        """Flags of rows that stand inside their episodes."""
+        self._step = 0
+        self._any_ended, self.any_cut, self.infos = True, False, []
+        self._arrays.begin_episodes()
+        self._arrays.starts.fill(False)
+
+    def repeat(
         self,
         seeds: Sequence[int] | np.ndarray,
         episodes: Sequence[int] | np.ndarray,
@@ -173,9 +169,9 @@ class GymRows:
         """
         self.row_seeds[:] = seeds
         self.episodes[:] = episodes
-        self._stand_still()
+        self.stand_still()
         for row, row_actions in enumerate(actions):
-            self._replay_row(row, row_actions, obs_out)
+            self._repeat_row(row, row_actions, obs_out)
         self._finite.observations(obs_out, first_row=self._first_row, step=0)
 
     def close(self) -> None:
@@ -208,13 +204,7 @@ class GymRows:
         """A new episode, of the task that comes next."""
         if self._tasks is not None:
             self._tasks.now[row] = self._tasks.next[row]
-        return self._reset_row(row)
-
-    def _reset_row(self, row: int) -> tuple[Any, dict[str, Any]]:
-        if self._tasks is not None:
-            self._take_task(row, int(self._tasks.now[row]))
-        seed = episode_seed(int(self.row_seeds[row]), int(self.episodes[row]))
-        return reset_env(self._envs[row], self._first_row + row, seed)
+        return self.begin_again(row)
 
     def _take_task(self, row: int, task: int) -> None:
         try:
@@ -222,15 +212,8 @@ class GymRows:
         except Exception as error:
             raise self._failed(row, error) from error
 
-    def _stand_still(self) -> None:
-        """Flags of rows that stand inside their episodes."""
-        self._step = 0
-        self._any_ended, self.any_cut, self.infos = True, False, []
-        self._arrays.begin_episodes()
-        self._arrays.starts.fill(False)
-
-    def _replay_row(self, row: int, actions: np.ndarray, obs_out: ObsArrays) -> None:
-        observation, info = self._reset_row(row)
+    def _repeat_row(self, row: int, actions: np.ndarray, obs_out: ObsArrays) -> None:
+        observation, info = self.begin_again(row)
         try:
             for self._step, action in enumerate(actions, 1):
                 observation, _, terminated, truncated, info = self._env_steps[row](action)

@@ -9,13 +9,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from metta.envs.restore.env_restore import restore_env
-from metta.envs.restore.env_snapshot import snapshot_env
 from metta.envs.rows.row_spec import EnvFactory, GymEnv
 from metta.errors import EnvError, StateError
 from metta.spaces import obs_spec_of
 
-__all__ = ["RowTasks", "TaskedEnv", "load_state_of", "state_of"]
+__all__ = ["RowTasks", "TaskedEnv"]
 
 _MOST_OPEN = 4
 """Environments that stay open for tasks that may come again."""
@@ -78,7 +76,7 @@ class TaskedEnv(gymnasium.Env[Any, Any]):
 
     def begin_task(self, task: int) -> None:
         """The next `reset` begins an episode of this task."""
-        if task != self.task:
+        if task != self.task or task not in self._open:
             self.env, self.task = self._take(task), task
 
     def reset(
@@ -101,22 +99,9 @@ class TaskedEnv(gymnasium.Env[Any, Any]):
             while self._open:
                 closing.callback(self._open.popitem()[1].close)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Where every open environment stands; the task that is played is the last one."""
-        return {"open": [[task, snapshot_env(env)] for task, env in self._open.items()]}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `snapshot` gave."""
-        saved = state.get("open")
-        if not isinstance(saved, list) or not saved:
-            raise StateError(f"no task is open in the saved state, which has {sorted(state)}")
-        self.close()
-        for task, env_state in saved:
-            if not isinstance(task, int) or not 0 <= task < self.num_tasks:
-                raise StateError(f"the saved task is {task!r}; there are {self.num_tasks} tasks")
-            self.env, self.task = self._take(task), task
-            self.env.reset(seed=0)  # some parts of an environment exist from then on only
-            restore_env(self.env, env_state)
+    def open_envs(self) -> list[tuple[int, GymEnv]]:
+        """Tasks whose environments are open; the one that is played is the last."""
+        return list(self._open.items())
 
     def __str__(self) -> str:
         return f"<task {self.task} of {self.num_tasks}: {self.env}>"
@@ -144,16 +129,3 @@ class TaskedEnv(gymnasium.Env[Any, Any]):
                 f"but task 0 has {self.observation_space} and {self.action_space}; all tasks of a "
                 "curriculum need the same spaces (pad or wrap them)"
             )
-
-
-def state_of(env: GymEnv) -> dict[str, Any]:
-    """Where an environment of one task or of many stands, in memory of its own."""
-    return env.snapshot() if isinstance(env, TaskedEnv) else snapshot_env(env)
-
-
-def load_state_of(env: GymEnv, state: Mapping[str, Any]) -> None:
-    """Bring an environment to where it stood."""
-    if isinstance(env, TaskedEnv):
-        env.restore(state)
-    else:
-        restore_env(env, state)

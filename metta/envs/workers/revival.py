@@ -44,7 +44,7 @@ class Revival:
         self.num_lost_rows = 0
 
     def begin(self, states: Sequence[Mapping[str, Any]] = ()) -> None:
-        """All rows were placed anew; `states`: by what `GymRows.row_states` had said of each row."""
+        """All rows were placed anew; `states`: by what `row_states` had said of each row."""
         self._seen = [None] * len(self._seen)
         self._states = states
         for workers in self.lost:

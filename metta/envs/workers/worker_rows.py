@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metta.envs.restore.row_states import load_row_states, row_states
 from metta.envs.rows.gym_adapter import GymRows
 from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, RowSpec, build_envs, probe_reset
@@ -22,7 +23,7 @@ class RowPlace(NamedTuple):
     """Of the row, not of the episode."""
     episode: int
     state: Mapping[str, Any] | None
-    """What `GymRows.row_states` said at the first of `actions`; None: that was the episode's first."""
+    """What `row_states` said at the first of `actions`; None: that was the episode's first."""
     actions: np.ndarray
     """``[L, ...]``, taken since."""
     task: int = 0
@@ -86,7 +87,7 @@ class WorkerRows:
 
     def states(self) -> list[list[dict[str, Any]]]:
         """Where the rows of each group stand."""
-        return [rows.row_states() for rows in self.groups]
+        return [row_states(rows) for rows in self.groups]
 
     def bring_to(
         self, places: Mapping[int, Sequence[RowPlace]], sign_of_life: Callable[[], None]
@@ -116,9 +117,9 @@ class WorkerRows:
         alone = GymRows([self._envs[number]], self._spec, results, number, tasks)
         sign_of_life()
         if place.state is None:
-            alone.replay([place.seed], [place.episode], [place.actions[:0]], obs)
+            alone.repeat([place.seed], [place.episode], [place.actions[:0]], obs)
         else:
-            alone.load_row_states([place.state])
+            load_row_states(alone, [place.state])
         for taken, action in enumerate(place.actions, 1):
             sign_of_life()
             alone.step(np.array([action]), obs)

@@ -24,6 +24,7 @@ from metta.errors import (
 from metta.loggers.events.log import LogMark
 from metta.rl.resume.conditions import RunConditions
 from metta.rl.training_state import TrainerState
+from metta.state_tree import copy_state
 from metta.stateful import Stateful, StateRegistry
 from metta.store.checkpoints.files import (
     POLICY_FILE,
@@ -41,7 +42,6 @@ from metta.store.checkpoints.retention import prune_checkpoints
 from metta.store.policies.file import FrozenPolicy, freeze_policy
 from metta.store.policy_store import PolicyStore, path_of, record_of_checkpoint
 from metta.store.run_directory import RunDirectory
-from metta.store.state_tree import copy_state
 from metta.train.advice import FOR_COMPONENTS, Advice
 from metta.train.train_config import CheckpointConfig
 

@@ -4,13 +4,18 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestorePromise, find_promise
+from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestoreSupport, find_support
 from metta.errors import EnvError, MettaWarning, StateError
 from metta.rl.collect.collector import RolloutCollector
 
 __all__ = ["EnvironmentState", "WantedRestore"]
 
 WantedRestore = RestoreClass | Literal["auto"]
+
+_ADVICE = (
+    "resume with the environment that the run had, or with checkpoint.env_restore=boundary to begin fresh "
+    "episodes"
+)
 
 
 class EnvironmentState:
@@ -28,20 +33,21 @@ class EnvironmentState:
 
     def __init__(self, collector: RolloutCollector) -> None:
         self.collector = collector
-        self.promise: RestorePromise | None = None
+        self.support: RestoreSupport | None = None
         self.num_boundaries = 0
         """How often episodes were dropped because environments could not be brought back."""
-        self._syncs = False
+        self._syncs = self._wants_fresh = False
 
-    def prepare(self, wanted: WantedRestore = "auto") -> RestorePromise:
+    def prepare(self, wanted: WantedRestore = "auto") -> RestoreSupport:
         """Find out how these environments can come back, by trying it; does it once.
 
         ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike.
         """
-        if self.promise is None:
-            self.promise = find_promise(self.collector.vec_env, wanted)
-            self._syncs = self.promise.restore_class == "sync_reset"
-        return self.promise
+        if self.support is None:
+            self.support = find_support(self.collector.vec_env, wanted)
+            self._syncs = self.support.restore_class == "sync_reset"
+            self._wants_fresh = wanted == "boundary"
+        return self.support
 
     def begin_epoch_to_save(self) -> None:
         """A checkpoint is about to be taken: with ``sync_reset``, episodes end here."""
@@ -50,8 +56,8 @@ class EnvironmentState:
 
     def state_dict(self) -> dict[str, Any]:
         """The environments' own state, in the layout of their class."""
-        env, promise = self.collector.vec_env, self.promise
-        is_kept = promise is not None and promise.restore_class in ("snapshot", "replay")
+        env, support = self.collector.vec_env, self.support
+        is_kept = support is not None and support.restore_class in ("snapshot", "repeat")
         if not is_kept or not self.collector.is_under_way or not isinstance(env, RestorableVecEnv):
             return {"class": "boundary"}
         return env.state_dict()
@@ -59,7 +65,7 @@ class EnvironmentState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring the environments to where they stood; where that fails, fresh episodes begin."""
         env, collector = self.collector.vec_env, self.collector
-        if state["class"] == "boundary":
+        if state["class"] == "boundary" or self._wants_fresh:
             self.num_boundaries += collector.stands_elsewhere
             if self._syncs and collector.stands_elsewhere:
                 warnings.warn(
@@ -72,13 +78,15 @@ class EnvironmentState:
         if not isinstance(env, RestorableVecEnv):
             raise StateError(
                 f"the saved environments are of class {state['class']!r}, which "
-                f"{type(env).__name__} cannot take back; go on with the environment of the run"
+                f"{type(env).__name__} cannot take back; {_ADVICE}"
             )
         try:
             seen = env.load_state_dict(state)
             problem = "" if collector.continues_from(seen) else "they show other observations"
         except EnvError as error:
             problem = str(error)
+        except StateError as error:
+            raise StateError(f"{error}; {_ADVICE}") from error
         if problem:
             self.num_boundaries += 1
             collector.resume_with_fresh_episodes()

@@ -17,6 +17,7 @@ from metta.agent.policy import Policy
 from metta.errors import CheckpointError, MettaWarning, PolicyError, UnsafeFileError
 from metta.files import commit_folder, write_durably
 from metta.secrets import scrub_all
+from metta.state_tree import pack_state, unpack_state
 from metta.store.checkpoints.finite_state import require_finite
 from metta.store.checkpoints.listing import VanishedError, listing_anew, reading
 from metta.store.checkpoints.manifest import (
@@ -38,7 +39,6 @@ from metta.store.checkpoints.manifest import (
 )
 from metta.store.policies.file import FrozenPolicy, freeze_policy, read_weights, save_policy
 from metta.store.safe_read import check_tensor_file, read_json, read_tensors
-from metta.store.state_tree import pack_state, unpack_state
 
 __all__ = [
     "MANIFEST_FILE",

@@ -15,8 +15,8 @@ from typing import Any
 
 from metta.errors import CheckpointError, UnsafeFileError
 from metta.files import sha256_of
+from metta.state_tree import pack_state, unpack_state
 from metta.store.safe_read import read_json
-from metta.store.state_tree import pack_state, unpack_state
 from metta.untrusted.files import open_regular, sha256_in
 
 __all__ = [

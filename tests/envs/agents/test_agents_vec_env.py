@@ -17,8 +17,8 @@ from metta.envs.agents.agents_vec_env import AgentsVecEnv
 from metta.envs.vec_env import RestorableVecEnv, TaskedVecEnv, agents_per_env
 from metta.errors import EnvError
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.state_tree import pack_state, unpack_state
 from metta.stateful import digest_of
-from metta.store.state_tree import pack_state, unpack_state
 from tests.envs.tasks_and_agents import NAMES, Party
 
 
@@ -146,7 +146,7 @@ def test_streams_are_equal_when_workers_step_the_agents() -> None:
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("wanted", ["snapshot", "replay"])
+@pytest.mark.parametrize("wanted", ["snapshot", "repeat"])
 @pytest.mark.parametrize(("backend", "cut"), [("serial", 6), ("serial", 9), ("multiprocess", 9)])
 def test_steps_are_equal_when_another_one_takes_the_state(
     backend: str, wanted: Any, cut: int

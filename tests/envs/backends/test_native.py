@@ -253,7 +253,7 @@ def test_fresh_episodes_are_promised_when_a_vector_environment_says_nothing() ->
     assert vec_env.load_state_dict({"class": "boundary"}) is None
     with pytest.raises(EnvError, match="reset"):
         vec_env.send(0, np.zeros(2, np.int64))
-    for wanted in ("snapshot", "replay"):
+    for wanted in ("snapshot", "repeat"):
         with pytest.raises(ConfigError, match="has no get_state"):
             vec_env.prepare_restore(wanted)  # type: ignore[arg-type]
     vec_env.close()
@@ -262,11 +262,11 @@ def test_fresh_episodes_are_promised_when_a_vector_environment_says_nothing() ->
 def test_states_are_refused_when_they_are_not_of_this_vector_environment() -> None:
     vec_env = NativeVecEnv(SpeakingCountdown())
     vec_env.prepare_restore("snapshot")
-    with pytest.raises(ConfigError, match="'replay' were asked for"):
-        vec_env.prepare_restore("replay")
+    with pytest.raises(ConfigError, match="'repeat' were asked for"):
+        vec_env.prepare_restore("repeat")
     vec_env.reset([1, 2], vec_env.obs_spec.zeros(2))
     state = vec_env.state_dict()
-    for change in ({"class": "replay"}, {"ended": np.zeros(3, bool)}, {"env": {}}, {"env": None}):
+    for change in ({"class": "repeat"}, {"ended": np.zeros(3, bool)}, {"env": {}}, {"env": None}):
         with pytest.raises(StateError):
             vec_env.load_state_dict(state | change)
     assert vec_env.prepare_restore("boundary").restore_class == "boundary"

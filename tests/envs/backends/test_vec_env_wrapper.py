@@ -22,7 +22,7 @@ def test_the_environments_below_answer_when_a_wrapper_does_not() -> None:
     wrapper = VecEnvWrapper(inner)
     assert wrapper.obs_spec is inner.obs_spec
     assert wrapper.num_resets == 0
-    assert wrapper.prepare_restore("replay").restore_class == "replay"
+    assert wrapper.prepare_restore("repeat").restore_class == "repeat"
     with pytest.raises(AttributeError, match="no_such_thing"):
         wrapper.no_such_thing  # noqa: B018 (asked for, not used)
     # copying asks a wrapper for its methods before it has anything below

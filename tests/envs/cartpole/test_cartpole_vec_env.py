@@ -208,7 +208,7 @@ DAMAGES: dict[str, Any] = {
     "dtype": lambda state: state.update(seeds=state["seeds"].astype(np.float64)),
     "missing": lambda state: state.pop("state"),
     "limit": lambda state: state.update(max_episode_steps=499),
-    "class": lambda state: state.update({"class": "replay"}),
+    "class": lambda state: state.update({"class": "repeat"}),
 }
 
 
@@ -229,7 +229,7 @@ def test_promises_are_as_asked_for_when_less_is_wanted() -> None:
     assert env.state_dict() == {"class": "boundary"}
     assert env.load_state_dict({"class": "boundary"}) is None
     with pytest.raises(ConfigError, match="carts give their state"):
-        env.prepare_restore("replay")
+        env.prepare_restore("repeat")
 
 
 @pytest.mark.parametrize("actions", [[0, 2], [-1, 0], [0.5, 1.0], [0], [[0, 1]]])

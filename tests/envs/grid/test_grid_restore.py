@@ -108,8 +108,8 @@ def test_the_class_is_snapshot_when_restoring_is_prepared() -> None:
     assert envs.prepare_restore("boundary").restore_class == "boundary"
     assert envs.prepare_restore("sync_reset").restore_class == "sync_reset"
     assert envs.state_dict() == {"class": "boundary"}
-    with pytest.raises(ConfigError, match="'replay'"):
-        envs.prepare_restore("replay")
+    with pytest.raises(ConfigError, match="'repeat'"):
+        envs.prepare_restore("repeat")
 
 
 def test_a_reset_comes_next_when_a_boundary_was_loaded() -> None:
@@ -171,7 +171,7 @@ def _wrong_mark(state: dict[str, Any]) -> None:
 
 DAMAGES: dict[str, tuple[Any, str]] = {
     "class": (replaced("class", lambda _: "nonsense"), "class 'nonsense'"),
-    "replay": (replaced("class", lambda _: "replay"), "class 'replay'"),
+    "repeat": (replaced("class", lambda _: "repeat"), "class 'repeat'"),
     "missing array": (lambda state: state.pop("cells"), "no array 'cells'"),
     "list": (replaced("keys", lambda array: array.tolist()), "no array 'keys'; found list"),
     "dtype": (replaced("steps", lambda array: array.astype(np.int64)), "steps of shape"),

@@ -13,33 +13,51 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.utils import EzPickle
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 
+from faults.saved_envs import (
+    GivesState,
+    SavedCartPole,
+    SavedCountdown,
+    SavedMaskedCorridor,
+    SavedNested,
+)
 from metta.envs import toy
 from metta.envs.restore import restore_check
 from metta.envs.restore.restore_check import check_restore
 from metta.envs.rows.row_spec import row_spec_of
-from metta.envs.toy import BufferReuseEnv, CountdownEnv, MaskedCorridorEnv, NestedEnv
-from metta.envs.vec_env import RestorePromise
+from metta.envs.toy import BufferReuseEnv, CountdownEnv, NestedEnv
+from metta.envs.vec_env import RestoreSupport
 from metta.errors import ConfigError
 
 
-def found(factory: Callable[[], Any], wanted: Any = "auto", **options: Any) -> RestorePromise:
+def found(factory: Callable[[], Any], wanted: Any = "auto", **options: Any) -> RestoreSupport:
     return check_restore(factory, row_spec_of(factory()), wanted, **options)
 
 
 @pytest.mark.parametrize("name", toy.__all__)
-@pytest.mark.parametrize("wanted", ["snapshot", "replay", "sync_reset"])
-def test_every_class_is_open_when_a_toy_is_tried(name: str, wanted: Any) -> None:
-    assert found(getattr(toy, name)) == RestorePromise("snapshot", "")
-    assert found(getattr(toy, name), wanted) == RestorePromise(wanted, "")
+@pytest.mark.parametrize("wanted", ["repeat", "sync_reset"])
+def test_actions_are_repeated_when_a_toy_is_tried(name: str, wanted: Any) -> None:
+    reason = f"{name} has no get_state() and set_state(state)"
+    assert found(getattr(toy, name)) == RestoreSupport("repeat", reason)
+    assert found(getattr(toy, name), wanted) == RestoreSupport(wanted, "")
+    with pytest.raises(ConfigError, match=r"'snapshot' were asked for.*has no get_state"):
+        found(getattr(toy, name), "snapshot")
+
+
+@pytest.mark.parametrize("made", [SavedCartPole, SavedMaskedCorridor, SavedNested])
+@pytest.mark.parametrize("wanted", ["auto", "snapshot", "repeat", "sync_reset"])
+def test_every_class_is_open_when_an_environment_gives_its_state(made: Any, wanted: Any) -> None:
+    expected = "snapshot" if wanted == "auto" else wanted
+    assert found(lambda: TimeLimit(made(), 20), wanted) == RestoreSupport(expected, "")
 
 
 def test_masks_are_obeyed_when_illegal_actions_are_errors() -> None:
-    promise = found(partial(MaskedCorridorEnv, mask_in="observation"))
-    assert promise == RestorePromise("snapshot", "")
+    promise = found(partial(SavedMaskedCorridor, mask_in="observation"))
+    assert promise == RestoreSupport("snapshot", "")
 
 
-class NoiseEnv(CountdownEnv):
+class NoiseEnv(SavedCountdown):
     """Its rewards are whatever `draw` gives; `seed` is called by a reset."""
 
     def __init__(self, draw: Callable[[], float], seed: Callable[[int], Any] | None = None) -> None:
@@ -107,19 +125,21 @@ def test_the_generators_of_the_process_stay_when_environments_are_tried() -> Non
 
 def test_actions_are_repeated_when_state_is_hidden_but_seeded() -> None:
     promise = found(ClosureEnv)
-    assert promise.restore_class == "replay"
+    assert promise.restore_class == "repeat"
     assert promise.reason == "the same seed and actions gave another reward at step 1"
 
 
-class SurvivingEnv(CountdownEnv):
+class SurvivingEnv(SavedCountdown):
     """Shows how many steps it took since it was made: a reset does not change that."""
 
     def __init__(self, lock: bool = False) -> None:
         super().__init__(length=12)
         self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
         self.age = 0
-        if lock:
-            self.lock = threading.Lock()
+        self.lock = threading.Lock() if lock else None
+
+    def get_state(self) -> Any:
+        return super().get_state() | {"lock": self.lock}
 
     def step(self, action: int) -> Any:
         _, reward, terminated, truncated, info = super().step(action)
@@ -129,13 +149,13 @@ class SurvivingEnv(CountdownEnv):
 
 def test_only_a_snapshot_will_do_when_state_survives_a_reset() -> None:
     assert found(SurvivingEnv).restore_class == "snapshot"
-    with pytest.raises(ConfigError, match=r"'replay' were asked for.*another observation 'obs'"):
-        found(SurvivingEnv, "replay")
+    with pytest.raises(ConfigError, match=r"'repeat' were asked for.*another observation 'obs'"):
+        found(SurvivingEnv, "repeat")
     with pytest.raises(ConfigError, match="'sync_reset' were asked for"):
         found(SurvivingEnv, "sync_reset")
     promise = found(partial(SurvivingEnv, lock=True))
     assert promise.restore_class == "boundary"
-    assert "attribute 'lock' is a lock, whose state cannot be read; not replay" in promise.reason
+    assert "get_state()['lock'] is a lock, which cannot be saved; not repeat" in promise.reason
 
 
 class SimulatedEnv(CountdownEnv, EzPickle):
@@ -185,19 +205,19 @@ class ForgetfulEnv(SpeakingEnv):
 
 def test_a_pickle_proves_nothing_when_an_environment_comes_back_fresh() -> None:
     promise = found(SimulatedEnv)
-    assert promise == RestorePromise(
-        "replay", "attribute 'handle' is a lock, whose state cannot be read"
+    assert promise == RestoreSupport(
+        "repeat", "SimulatedEnv has no get_state() and set_state(state)"
     )
 
 
 def test_an_environment_is_heard_when_it_speaks_for_itself_truly() -> None:
-    assert found(SpeakingEnv) == RestorePromise("snapshot", "")
+    assert found(SpeakingEnv) == RestoreSupport("snapshot", "")
     promise = found(ForgetfulEnv)
-    assert promise.restore_class == "replay"
+    assert promise.restore_class == "repeat"
     assert "another observation 'obs' at step" in promise.reason
 
 
-class RareEndEnv(CountdownEnv):
+class RareEndEnv(SavedCountdown):
     """Never ends by itself, and counts its episodes in a place that only `reset` looks at."""
 
     def __init__(self) -> None:
@@ -221,7 +241,7 @@ def test_the_next_episode_counts_when_none_ends_by_itself() -> None:
     assert "another observation 'obs' at step 0" in promise.reason
 
 
-class TimedInfoEnv(CountdownEnv):
+class TimedInfoEnv(SavedCountdown):
     def step(self, action: int) -> Any:
         *result, _ = super().step(action)
         return *result, {"seconds": time.perf_counter()}
@@ -254,7 +274,7 @@ class GreedyEnv(CountdownEnv):
 
 
 def test_actions_are_repeated_as_sent_when_an_environment_changes_them() -> None:
-    assert found(GreedyEnv).restore_class == "replay"
+    assert found(GreedyEnv).restore_class == "repeat"
 
 
 def test_nothing_is_tried_when_the_factory_has_one_environment_only() -> None:
@@ -268,7 +288,7 @@ def test_nothing_is_tried_when_the_factory_has_one_environment_only() -> None:
     assert found(lambda: env).restore_class == "boundary"
 
 
-class ClosingEnv(CountdownEnv):
+class ClosingEnv(SavedCountdown):
     num_open = 0
 
     def __init__(self, *, fails: bool = False) -> None:
@@ -306,7 +326,7 @@ def test_every_kind_of_row_is_tried_when_factories_differ() -> None:
 
         return make
 
-    plain, noisy = counted("plain", CountdownEnv), counted("noisy", partial(NoiseEnv, _legacy))
+    plain, noisy = counted("plain", SavedCountdown), counted("noisy", partial(NoiseEnv, _legacy))
     assert check_restore([plain] * 8, spec).restore_class == "snapshot"
     assert len(calls) == 5
     assert check_restore([plain, plain, noisy], spec).restore_class == "boundary"
@@ -317,7 +337,7 @@ def test_every_kind_of_row_is_tried_when_factories_differ() -> None:
     assert len(calls) == 5
 
 
-class SlowEnv(BufferReuseEnv):
+class SlowEnv(GivesState, BufferReuseEnv):
     num_steps = 0
 
     def step(self, action: int) -> Any:
@@ -341,30 +361,55 @@ def test_no_environment_is_made_when_fresh_episodes_are_wanted() -> None:
         raise AssertionError
 
     promise = check_restore(never, row_spec_of(NestedEnv()), "boundary")
-    assert promise == RestorePromise("boundary", "as asked for")
+    assert promise == RestoreSupport("boundary", "as asked for")
 
 
 # Box2D's wrapper warns while it loads, and crashes where that warning is an error
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_actions_are_repeated_when_the_world_is_box2ds() -> None:
     promise = found(lambda: gymnasium.make("LunarLander-v3", disable_env_checker=True))
-    assert promise == RestorePromise(
-        "replay", "attribute 'world' is a b2World, whose state cannot be read"
+    assert promise == RestoreSupport(
+        "repeat", "LunarLander has no get_state() and set_state(state)"
     )
 
 
-class Library(CountdownEnv):
+class Library(SavedCountdown):
     """Carries a large table around."""
 
     def __init__(self) -> None:
         super().__init__(length=9)
-        self.table = {number: [number, number + 1] for number in range(30_000)}
+        self.table = {number: [number, number + 1] for number in range(3_000)}
+
+    def get_state(self) -> Any:
+        return super().get_state() | {"table": self.table}
 
 
-def test_episodes_are_repeated_when_a_state_is_too_large_to_be_saved_each_time() -> None:
-    env = Library()
-    spec = row_spec_of(env)
-    assert check_restore(Library, spec).restore_class == "snapshot"
-    promise = check_restore([Library] * 8, spec)
-    assert promise.restore_class == "replay"
-    assert "too many to be saved" in promise.reason
+def test_the_class_is_the_same_when_there_are_more_environments() -> None:
+    spec = row_spec_of(Library())
+    for num_envs in (1, 300):
+        assert check_restore([Library] * num_envs, spec).restore_class == "snapshot"
+
+
+class DeepEnv(SavedCountdown):
+    """Its state is too deep for a checkpoint, from its fourth step on."""
+
+    def get_state(self) -> Any:
+        deep: Any = []
+        for _ in range(30 if self.steps > 3 else 0):
+            deep = [deep]
+        return super().get_state() | {"deep": deep}
+
+
+def test_actions_are_repeated_when_no_checkpoint_would_take_the_state() -> None:
+    promise = found(partial(DeepEnv, length=30))
+    assert promise.restore_class == "repeat"
+    assert "nested too deep to be saved" in promise.reason
+
+
+@pytest.mark.parametrize("wrapper", [NormalizeObservation, NormalizeReward])
+def test_another_way_is_named_when_a_wrapper_keeps_statistics(wrapper: Any) -> None:
+    assert found(lambda: wrapper(SavedCartPole())).restore_class == "snapshot"
+    promise = found(lambda: wrapper(gymnasium.make("CartPole-v1", disable_env_checker=True)))
+    assert promise.restore_class == "boundary"
+    assert f"not repeat: {wrapper.__name__} keeps statistics from episode" in promise.reason
+    assert "normalize_observations=true" in promise.reason

@@ -9,7 +9,7 @@ from metta.envs.restore.episode_log import EpisodeLog
 from metta.envs.restore.saved_envs import (
     boundary_state,
     class_of_state,
-    replay_state,
+    repeat_state,
     snapshot_rows,
     snapshot_state,
 )
@@ -31,12 +31,12 @@ def test_fresh_episodes_are_announced_when_actions_were_not_kept() -> None:
     log.join([1, 2], np.array([0, 0]))
     log.record(slice(0, 2), np.zeros(2, np.int64), np.array([True, False]))
     with pytest.warns(MettaWarning, match=r"begin fresh episodes: the actions of rows \[1\]"):
-        assert replay_state(log) == boundary_state()
+        assert repeat_state(log) == boundary_state()
 
 
-@pytest.mark.parametrize("found", [None, "sync_reset", 3, ["replay"]])
+@pytest.mark.parametrize("found", [None, "sync_reset", 3, ["repeat"]])
 def test_a_class_is_refused_when_nothing_is_saved_in_it(found: Any) -> None:
-    with pytest.raises(StateError, match="known are snapshot, replay, boundary"):
+    with pytest.raises(StateError, match="known are snapshot, repeat, boundary"):
         class_of_state({"class": found})
 
 

@@ -6,7 +6,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import RecordEpisodeStatistics
 
+from faults.saved_envs import GivesState
 from metta.envs import SerialVecEnv, StepResult
+from metta.envs.restore.row_states import load_row_states, row_states
 from metta.envs.rows.gym_adapter import GymRows, as_reward
 from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.rows.row_spec import episode_seed, row_spec_of
@@ -270,12 +272,12 @@ def test_the_next_episode_begins_without_a_step_when_asked_for() -> None:
 
 
 def test_rows_stand_where_they_stood_when_states_are_loaded() -> None:
-    made, other = (Rows(BufferReuseEnv(), OtherKindEnv()) for _ in range(2))
+    made, other = (Rows(SavedBuffer(), OtherKindEnv()) for _ in range(2))
     made.rows.reset([5, 6], made.obs)
     made.step(0, times=6)
-    states = made.rows.row_states()
+    states = row_states(made.rows)
     assert [(state["seed"], state["episode"]) for state in states] == [(5, 1), (6, 1)]
-    other.rows.load_row_states(states)
+    load_row_states(other.rows, states)
     assert other.rows.episodes.tolist() == [1, 1]
     for _ in range(7):
         made.step(0)
@@ -284,7 +286,11 @@ def test_rows_stand_where_they_stood_when_states_are_loaded() -> None:
         assert made.arrays.truncated.tolist() == other.arrays.truncated.tolist()
 
 
-class OtherKindEnv(BufferReuseEnv):
+class SavedBuffer(GivesState, BufferReuseEnv):
+    """Gives its state."""
+
+
+class OtherKindEnv(SavedBuffer):
     """Another kind of environment with the same spaces."""
 
     extra = 0
@@ -313,38 +319,44 @@ class WorldMakingEnv(CountdownEnv):
         self.world.level += 1.0
         return observation, self.world.level, terminated, truncated, info
 
+    def get_state(self) -> Any:
+        return self.steps, self.world.level
+
+    def set_state(self, state: Any) -> None:
+        self.steps, self.world.level = state
+
 
 def test_states_are_taken_when_what_a_reset_makes_is_not_there_yet() -> None:
     made, other = Rows(WorldMakingEnv()), Rows(WorldMakingEnv())
     del other.envs[0].world
     made.rows.reset([5], made.obs)
     made.step(0, times=2)
-    other.rows.load_row_states(made.rows.row_states())
+    load_row_states(other.rows, row_states(made.rows))
     other.step(0)
     assert other.arrays.rewards.tolist() == [8.0]
 
 
 def test_the_row_is_named_when_its_state_does_not_fit() -> None:
-    made = Rows(BufferReuseEnv(), OtherKindEnv())
+    made = Rows(SavedBuffer(), OtherKindEnv())
     made.rows.reset([5, 6], made.obs)
-    first, second = made.rows.row_states()
+    first, second = row_states(made.rows)
     with pytest.raises(
-        StateError, match=r"row 11 does not fit <OtherKindEnv.*was a BufferReuseEnv"
+        StateError, match=r"row 11 does not fit <OtherKindEnv.*it is of \['SavedBuffer'\]"
     ):
-        made.rows.load_row_states([first, first])
+        load_row_states(made.rows, [first, first])
     with pytest.raises(StateError, match=r"row 10 does not fit .*'env'"):
-        made.rows.load_row_states([{"seed": 1, "episode": 2}, second])
+        load_row_states(made.rows, [{"seed": 1, "episode": 2}, second])
     with pytest.raises(StateError, match="row 10 does not fit"):
-        made.rows.load_row_states([{**first, "seed": 2**70}, second])
+        load_row_states(made.rows, [{**first, "seed": 2**70}, second])
     with pytest.raises(StateError, match="1 rows for 2 rows"):
-        made.rows.load_row_states([first])
+        load_row_states(made.rows, [first])
 
 
 def test_observations_and_masks_are_seen_again_when_actions_are_repeated() -> None:
     made, other = (Rows(*(MaskedCorridorEnv() for _ in range(3))) for _ in range(2))
     other.rows.reset([1, 2, 3], other.obs)
     actions = [np.array([2, 1, 0]), np.array([2]), np.array([], np.int64)]
-    other.rows.replay([7, 8, 9], [0, 4, 0], actions, other.obs)
+    other.rows.repeat([7, 8, 9], [0, 4, 0], actions, other.obs)
     assert other.obs["obs"].argmax(axis=1).tolist() == [2, 2, 0]
     for row in range(3):
         legal = made.envs[0]
@@ -362,11 +374,11 @@ def test_the_row_is_named_when_repeated_actions_end_an_episode() -> None:
     made = Rows(CountdownEnv(5), CountdownEnv(2))
     actions = np.zeros(3, np.int64)
     with pytest.raises(EnvError, match=r"row 11 .*ended after 2 of 3 repeated actions"):
-        made.rows.replay([1, 2], [0, 0], [actions, actions], made.obs)
+        made.rows.repeat([1, 2], [0, 0], [actions, actions], made.obs)
 
 
 def test_the_row_is_named_when_an_environment_fails_in_a_repeated_episode() -> None:
     made = Rows(FaultyEnv("nothing"), FaultyEnv("raise", at=2))
     actions = np.zeros(3, np.int64)
     with pytest.raises(EnvError, match=r"row 11 .*failed at step 2: SimulatorError"):
-        made.rows.replay([1, 2], [0, 0], [actions, actions], made.obs)
+        made.rows.repeat([1, 2], [0, 0], [actions, actions], made.obs)

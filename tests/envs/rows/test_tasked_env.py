@@ -17,8 +17,8 @@ from metta.envs import MultiprocessVecEnv, SerialVecEnv, make_vec_env
 from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import TaskedVecEnv, agents_per_env
 from metta.errors import ConfigError, EnvError, StateError
+from metta.state_tree import pack_state, unpack_state
 from metta.stateful import digest_of
-from metta.store.state_tree import pack_state, unpack_state
 from tests.envs.tasks_and_agents import CountingEnv
 
 NUM_ROWS, NUM_TASKS = 4, 6
@@ -96,7 +96,7 @@ def test_steps_and_tasks_are_equal_when_another_one_takes_the_state(
     backend: str, has_state: bool
 ) -> None:
     with closing(opened(backend, has_state)) as one, closing(opened(backend, has_state)) as other:
-        wanted = "snapshot" if has_state else "replay"
+        wanted = "snapshot" if has_state else "repeat"
         assert one.prepare_restore().restore_class == wanted
         other.prepare_restore()
         obs = begin(one)
@@ -160,10 +160,15 @@ def test_few_environments_stay_open_when_many_tasks_are_played() -> None:
 
 
 def test_a_state_names_its_task_when_the_environment_cannot_be_read() -> None:
-    env = TaskedEnv(factories())
-    for state in ({}, {"open": []}, {"open": [[9, {}]]}, {"open": [["one", {}]]}):
-        with pytest.raises(StateError):
-            env.restore(state)
+    factory = functools.partial(TaskedEnv, factories())
+    with closing(SerialVecEnv([factory])) as vec_env:
+        vec_env.prepare_restore()
+        vec_env.reset([1], vec_env.obs_spec.zeros(1))
+        state = vec_env.state_dict()
+        for env in ({}, {"open": []}, {"open": [[9, {}]]}, {"open": [["one", {}]]}):
+            with pytest.raises(StateError, match="row 0 does not fit <task 0 of 6"):
+                vec_env.load_state_dict({**state, "rows": [{**state["rows"][0], "env": env}]})
+    env = factory()
     assert str(env).startswith("<task 0 of 6")
 
 

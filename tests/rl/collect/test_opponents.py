@@ -20,9 +20,9 @@ from metta.errors import ConfigError, StateError
 from metta.rl.collect.opponents import OpponentPool, OpponentVecEnv
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.saved_opponents import load_opponents
+from metta.state_tree import pack_state, unpack_state
 from metta.stateful import digest_of
 from metta.store.policy_store import PolicyStore
-from metta.store.state_tree import pack_state, unpack_state
 from metta.train.train_config import AgentConfig, TrainerConfig
 
 LENGTH = 5
@@ -64,6 +64,12 @@ class Duel:
             name: np.array([*taken, self.now, noise + index], np.float32)
             for index, name in enumerate(self.possible_agents)
         }
+
+    def get_state(self) -> Any:
+        return self.now, self.agents, self.random
+
+    def set_state(self, state: Any) -> None:
+        self.now, self.agents, self.random = state
 
     def close(self) -> None:
         return None

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from metta.errors import StateError
+from metta.state_tree import copy_state, pack_state, unpack_state
 from metta.stateful import digest_of
-from metta.store.state_tree import copy_state, pack_state, unpack_state
 
 
 def returned(tree: Any) -> Any:

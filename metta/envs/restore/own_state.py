@@ -1,0 +1,170 @@
+"""The state of an environment that gives and takes it itself, with that of the wrappers around it.
+
+The innermost environment has `get_state()` and `set_state(state)`. A wrapper has them too, or is one of
+Gymnasium's that are known here. Nothing else is looked into, pickled or copied.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+import gymnasium
+from gymnasium import wrappers
+from gymnasium.vector import VectorEnv, VectorWrapper
+
+from metta.envs.restore.env_values import UnreadableStateError, from_plain, name_of_type, to_plain
+from metta.errors import EnvError, StateError
+
+__all__ = ["has_own_state", "lasting_wrapper", "load_own_state", "own_state"]
+
+AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+
+_STATELESS = (
+    wrappers.ClipAction,
+    wrappers.ClipReward,
+    wrappers.DtypeObservation,
+    wrappers.FilterObservation,
+    wrappers.FlattenObservation,
+    wrappers.GrayscaleObservation,
+    wrappers.OrderEnforcing,
+    wrappers.PassiveEnvChecker,
+    wrappers.RepeatAction,
+    wrappers.RescaleAction,
+    wrappers.RescaleObservation,
+    wrappers.ReshapeObservation,
+    wrappers.ResizeObservation,
+    wrappers.TransformAction,
+    wrappers.TransformObservation,
+    wrappers.TransformReward,
+)
+_LASTING: dict[type, tuple[str, ...]] = {
+    wrappers.NormalizeObservation: (
+        "obs_rms.mean",
+        "obs_rms.var",
+        "obs_rms.count",
+        "_update_running_mean",
+    ),
+    wrappers.NormalizeReward: (
+        "return_rms.mean",
+        "return_rms.var",
+        "return_rms.count",
+        "discounted_reward",
+        "_update_running_mean",
+    ),
+}
+"""What survives a reset, so that no repeated episode brings it back."""
+_ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    **dict.fromkeys(_STATELESS, ()),
+    **_LASTING,
+    wrappers.DelayObservation: ("observation_queue",),
+    wrappers.FrameStackObservation: ("obs_queue",),
+    wrappers.MaxAndSkipObservation: ("_obs_buffer",),
+    wrappers.RecordEpisodeStatistics: (
+        "episode_count",
+        "episode_returns",
+        "episode_lengths",
+        "time_queue",
+        "return_queue",
+        "length_queue",
+    ),
+    wrappers.StickyAction: ("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"),
+    wrappers.TimeAwareObservation: ("timesteps",),
+    wrappers.TimeLimit: ("_elapsed_steps",),
+}
+"""Gymnasium's wrappers, and what of theirs a reset with the episode's seed does not bring back."""
+
+_MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What taking a state leads to where it is not one of this environment."""
+
+
+def has_own_state(env: AnyEnv) -> bool:
+    """Whether a layer gives and takes its state itself."""
+    return all(callable(getattr(type(env), name, None)) for name in ("get_state", "set_state"))
+
+
+def lasting_wrapper(env: AnyEnv) -> str | None:
+    """The wrapper, if there is one, whose statistics last longer than an episode."""
+    return next((name_of_type(layer) for layer in _layers(env) if type(layer) in _LASTING), None)
+
+
+def own_state(env: AnyEnv) -> dict[str, Any]:
+    """Where an environment stands, in memory of its own; `UnreadableStateError` where it does not say."""
+    return {
+        "layers": [
+            {"type": name_of_type(layer), "state": _state_of(layer)} for layer in _layers(env)
+        ]
+    }
+
+
+def load_own_state(env: AnyEnv, state: Mapping[str, Any]) -> None:
+    """Bring an environment of the same making, which has begun an episode, to where the other one stood.
+
+    `StateError` where the state is not of such an environment, `EnvError` where it refuses the state; it is
+    then neither here nor there, and must be reset.
+    """
+    if isinstance(state, Mapping) and "kind" in state:
+        raise StateError(
+            "it was read from the environment's attributes, as older versions of metta did; finish the run "
+            "with the version that began it"
+        )
+    try:
+        layers, saved = list(_layers(env)), list(state["layers"])
+        names = [name_of_type(layer) for layer in layers]
+        found = [one["type"] for one in saved]
+        if found != names:
+            raise StateError(f"it is of {found}, from outside in, but this is {names}")
+        for layer, one in reversed(list(zip(layers, saved, strict=True))):
+            _load(layer, from_plain(one["state"]))
+    except _MISFITS as error:
+        raise StateError(f"{type(error).__name__}: {error}") from error
+
+
+def _layers(env: AnyEnv) -> Iterator[Any]:
+    """Wrappers and the environment, from outside in."""
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper | VectorWrapper):
+        yield layer
+        layer = layer.env
+    yield layer
+
+
+def _state_of(layer: Any) -> Any:
+    name = name_of_type(layer)
+    if has_own_state(layer):
+        try:
+            state = layer.get_state()
+        except UnreadableStateError:
+            raise
+        except Exception as error:
+            raise UnreadableStateError(
+                f"{name}.get_state() failed: {type(error).__name__}: {error}"
+            ) from error
+        return to_plain(state, f"{name}.get_state()")
+    if type(layer) not in _ATTRIBUTES:
+        raise UnreadableStateError(f"{name} has no get_state() and set_state(state)")
+    found = {path: attrgetter(path)(layer) for path in _ATTRIBUTES[type(layer)]}
+    return {
+        path: to_plain(list(value) if isinstance(value, deque) else value, f"{name}.{path}")
+        for path, value in found.items()
+    }
+
+
+def _load(layer: Any, state: Any) -> None:
+    if has_own_state(layer):
+        try:
+            layer.set_state(state)
+        except Exception as error:
+            raise EnvError(
+                f"{name_of_type(layer)}.set_state() failed: {type(error).__name__}: {error}"
+            ) from error
+        return
+    for path in _ATTRIBUTES.get(type(layer), ()):
+        owner, _, name = path.rpartition(".")
+        holder = attrgetter(owner)(layer) if owner else layer
+        if isinstance(getattr(holder, name), deque):
+            queue = getattr(holder, name)
+            queue.clear()
+            queue.extend(state[path])
+        else:
+            setattr(holder, name, state[path])
