@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metta.errors import ConfigError
+from metta.loggers.events.history import stream_events
 from metta.loggers.events.lines import Event
 from metta.loggers.events.reader import bad_line
-from metta.loggers.events.history import stream_events
 from metta.sim.statistics import (
     Estimate,
     best_by_lower_bound,

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from metta.loggers.events.history import row_of, stream_events
+from metta.loggers.events.lines import Event
 from metta.runs.summary import UNREADABLE, seconds_since, shown_time
 from metta.untrusted.text import printable
-from metta.loggers.events.lines import Event
-from metta.loggers.events.history import row_of, stream_events
 
 __all__ = ["RunDetails", "Saved", "Scores", "details_from_log"]
 

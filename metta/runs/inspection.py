@@ -8,6 +8,7 @@ from typing import Any
 
 from metta.errors import CheckpointError, MettaError
 from metta.store.checkpoints.files import checkpoint_folders, read_checkpoint, verify_checkpoint
+from metta.store.checkpoints.listing import listing_anew, reading
 from metta.store.checkpoints.manifest import (
     FILES,
     MALFORMED,
@@ -19,7 +20,6 @@ from metta.store.checkpoints.manifest import (
     read_manifest,
     score_of,
 )
-from metta.store.checkpoints.listing import listing_anew, reading
 from metta.store.policies.file import OpenPolicy, open_policy
 from metta.store.policy_store import PolicyStore, store_in
 from metta.store.safe_read import check_tensor_file

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from metta.errors import EventLogError, MettaError, UnsafeFileError
+from metta.loggers.events.history import came_late, row_of, taken_back_to
 from metta.loggers.events.lines import Event, parse_event
 from metta.loggers.events.reader import bad_line, lines_backwards, open_log
-from metta.loggers.events.history import came_late, row_of, taken_back_to
 from metta.loggers.sink import MetricRow
 from metta.train.train_config import TrainingConfig
 from metta.untrusted.json_files import read_json
