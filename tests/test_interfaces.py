@@ -19,7 +19,6 @@ COVERED = [
     "metta.train.train_config",
     "metta.train.presets",
     "metta.testing",
-    "benchmarks.speed",
     "metta.profiling",
 ]
 

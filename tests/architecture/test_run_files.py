@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
-    "agent", "cli", "curriculum", "database", "loggers", "profiling", "rl", "sim", "store", "train",
+    "agent", "cli", "curriculum", "database", "loggers", "profiling", "replays", "rl", "runs", "sim",
+    "store", "train",
 )  # fmt: skip
 """All that may read the folder of a run."""
 
