@@ -260,11 +260,10 @@ _STEPPING = ("send", "recv", "run_steps")
 
 def fused_env_of(env: VecEnv) -> FusedVecEnv | None:
     """The environment where it can step without Python, and nothing was laid over its steps."""
-    owners = [
-        next((base for base in type(env).__mro__ if name in vars(base)), None) for name in _STEPPING
-    ]
-    is_whole = owners[0] is not None and owners.count(owners[0]) == len(owners)
-    if not is_whole or any(name in vars(env) for name in _STEPPING):
+    owner = next((kind for kind in type(env).__mro__ if "run_steps" in vars(kind)), None)
+    if owner is None or env.mask_size or any(name in vars(env) for name in _STEPPING):
+        return None
+    if any(getattr(type(env), name, None) is not vars(owner).get(name) for name in _STEPPING):
         return None
     # owning all three, it is one: asking the protocol takes longer than some rollouts
     fused = cast("FusedVecEnv", env)
