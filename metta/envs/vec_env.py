@@ -30,6 +30,7 @@ __all__ = [
     "agents_per_env",
     "find_promise",
     "fused_env_of",
+    "gives_finite",
     "group_slices",
 ]
 
@@ -282,6 +283,14 @@ def find_promise(env: VecEnv, wanted: RestoreClass | Literal["auto"] = "auto") -
             f"load_state_dict, which {type(env).__name__} lacks; use 'auto' or 'sync_reset'"
         )
     return RestorePromise("boundary", f"{type(env).__name__} has no state_dict")
+
+
+def gives_finite(vec_env: VecEnv) -> bool:
+    """Whether it says (``gives_finite = True``) that it refuses NaN and infinity, as all of metta's do.
+
+    Its reader looks for them in all others. A subclass or wrapper that changes numbers says False.
+    """
+    return bool(getattr(vec_env, "gives_finite", False))
 
 
 def agents_per_env(vec_env: VecEnv) -> int:

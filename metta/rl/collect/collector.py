@@ -21,6 +21,7 @@ from metta.envs.vec_env import (
     TaskedVecEnv,
     VecEnv,
     fused_env_of,
+    gives_finite,
     group_slices,
 )
 from metta.errors import EnvError, MettaWarning, PolicyError
@@ -139,7 +140,8 @@ class RolloutCollector:
             self.actor.refresh(self.policy)
             self._begin(buffer)
             infos = self._run(buffer, noise)
-            self._check_finite(buffer)
+            if not gives_finite(self.vec_env):
+                self._check_finite(buffer)
             buffer.finalize(self.policy, self.actor.produces, self.actor.value_source)
         self.num_rollouts += 1
         stats = self.meter.update(buffer, infos)
@@ -299,8 +301,8 @@ class RolloutCollector:
             infos += [(step, rows.start + row, numbers) for row, numbers in result.infos]
 
     def _check_finite(self, buffer: RolloutBuffer) -> None:
-        """NaN from an environment stops here, before it could reach a policy's weights."""
-        # a user's own VecEnv may return anything; in rows that were not stepped it may be NaN
+        """NaN of a user's own `VecEnv` stops here, before it could reach a policy's weights."""
+        # in rows that were not stepped it may be NaN
         checked = {"reward": buffer.rewards.where(buffer.valid, 0.0)}
         for key, leaf in buffer.obs.items():
             if leaf.dtype.is_floating_point:

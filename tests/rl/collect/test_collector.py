@@ -385,6 +385,14 @@ def test_collection_stops_when_an_unchecked_env_gives_nan(where: str, step: int)
     assert collector.experience.columns == {}
 
 
+def test_numbers_are_not_checked_again_when_the_env_says_that_it_has_done_so() -> None:
+    env = Unchecked("reward")
+    env.gives_finite = True
+    collector = collector_of(env)
+    collector.collect()
+    assert collector.experience.columns["rewards"].isnan().sum() == 1
+
+
 @pytest.mark.parametrize(("length", "num_episodes"), [(10_000, 0), (25, 3)])
 def test_an_endless_env_is_named_once_when_no_episode_ends(
     length: int, num_episodes: int, monkeypatch: pytest.MonkeyPatch
