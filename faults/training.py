@@ -127,7 +127,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 COMPILED: dict[str, dict[str, Any]] = {
     "step": {"env": "CartPole-v1", "driver": "step"},
     "step-kl": {"env": "CartPole-v1", "driver": "step", "target_kl": 0.01, "lr_schedule": "linear"},
-    "epoch": {"env": "metta/cartpole", "driver": "epoch", "normalize_observations": True},
+    "step-native": {"env": "metta/cartpole", "driver": "step", "normalize_observations": True},
     "step-lstm": {"env": "CartPole-v1", "driver": "step", "core": "lstm"},
     "step-sgd": {"env": "CartPole-v1", "driver": "step", "trainer.optimizer.name": "sgd"},
 }

@@ -30,6 +30,7 @@ __all__ = [
     "agents_per_env",
     "find_support",
     "fused_env_of",
+    "gives_finite",
     "group_slices",
 ]
 
@@ -260,11 +261,10 @@ _STEPPING = ("send", "recv", "run_steps")
 
 def fused_env_of(env: VecEnv) -> FusedVecEnv | None:
     """The environment where it can step without Python, and nothing was laid over its steps."""
-    owners = [
-        next((base for base in type(env).__mro__ if name in vars(base)), None) for name in _STEPPING
-    ]
-    is_whole = owners[0] is not None and owners.count(owners[0]) == len(owners)
-    if not is_whole or any(name in vars(env) for name in _STEPPING):
+    owner = next((kind for kind in type(env).__mro__ if "run_steps" in vars(kind)), None)
+    if owner is None or env.mask_size or any(name in vars(env) for name in _STEPPING):
+        return None
+    if any(getattr(type(env), name, None) is not vars(owner).get(name) for name in _STEPPING):
         return None
     # owning all three, it is one: asking the protocol takes longer than some rollouts
     fused = cast("FusedVecEnv", env)
@@ -283,6 +283,14 @@ def find_support(env: VecEnv, wanted: RestoreClass | Literal["auto"] = "auto") -
             f"load_state_dict, which {type(env).__name__} lacks; use 'auto' or 'sync_reset'"
         )
     return RestoreSupport("boundary", f"{type(env).__name__} has no state_dict")
+
+
+def gives_finite(vec_env: VecEnv) -> bool:
+    """Whether it says (``gives_finite = True``) that it refuses NaN and infinity, as all of metta's do.
+
+    Its reader looks for them in all others. A subclass or wrapper that changes numbers says False.
+    """
+    return bool(getattr(vec_env, "gives_finite", False))
 
 
 def agents_per_env(vec_env: VecEnv) -> int:

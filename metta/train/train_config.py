@@ -162,9 +162,9 @@ class NumericsConfig:
     """Threads of torch; 0: one for small networks, all cores for large ones."""
     actor: Literal["auto", "eager", "traced", "numpy", "c"] = "auto"
     """How actions are drawn from the policy; `auto` takes the fastest that agrees with it."""
-    driver: Literal["auto", "eager", "step", "epoch"] = "auto"
-    """How the update runs: operation by operation, or compiled, a minibatch or a whole pass at a time.
-    `auto` compiles minibatches where the run is long enough for that to pay back."""
+    driver: Literal["auto", "eager", "step"] = "auto"
+    """How the update runs: operation by operation, or compiled (`step`), a minibatch at a time.
+    `auto` compiles where the run is long enough for that to pay back."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """`bfloat16` runs networks under autocast; heads, losses and optimizer stay in float32."""
 

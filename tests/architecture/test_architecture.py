@@ -116,3 +116,28 @@ def test_every_module_is_tested_when_it_exists() -> None:
 def test_test_files_have_names_of_their_own_when_they_are_collected() -> None:
     stems = [path.stem for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(stems) == sorted(set(stems))
+
+
+def test_actors_say_what_they_can_do_so_that_nobody_else_asks_for_their_class() -> None:
+    actors = ROOT / "metta" / "agent" / "actors"
+    trees = {path: ast.parse(path.read_text()) for path in LIBRARY}
+    concrete = {
+        node.name
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if path.is_relative_to(actors)
+        and isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id.endswith("Actor") for base in node.bases)
+    }
+    assert {"EagerActor", "TracedActor", "CActor"} <= concrete
+    asked = [
+        f"{name_of(path)}:{node.lineno}"
+        for path, tree in trees.items()
+        if not path.is_relative_to(actors)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("isinstance", "issubclass")
+        and concrete & set(re.findall(r"\w+", ast.unparse(node.args[1])))
+    ]
+    assert asked == []

@@ -1,7 +1,6 @@
 """Actors: ways to draw actions from a policy, each derived from `Policy.forward` and held to it."""
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from metta.agent.actions.action_spec import draw_noise
 from metta.agent.actors.c_actor import CActor
 from metta.agent.actors.check import random_mask, random_obs, same_actions
 from metta.agent.actors.numpy_actor import NumpyActor
+from metta.agent.actors.protocol import Actor
 from metta.agent.actors.traced_actor import TracedActor
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.networks.actor_critic import ActorCritic, RecurrentActorCritic
@@ -38,31 +38,7 @@ _CHECKED_ROWS = 64
 """A C actor takes any number of rows, so more need not be compared."""
 
 
-class Actor(Protocol):
-    """Draws actions for a group of rows; a pure function of its inputs and the last `refresh`."""
-
-    kind: str
-    """As `make_actor` names it."""
-    produces: frozenset[str]
-    """Columns that `act` returns: always "action"; also "value" and "dist_params" where free."""
-
-    def refresh(self, policy: Policy) -> None:
-        """Take over the policy's present parameters; called before every rollout."""
-        ...
-
-    def act(
-        self,
-        obs: Mapping[str, np.ndarray],
-        state: State,
-        starts: np.ndarray,
-        mask: np.ndarray | None,
-        noise: np.ndarray,
-    ) -> tuple[dict[str, Tensor], State]:
-        """Columns ``[n, ...]`` for observations ``[n, ...]``, and the next recurrent state."""
-        ...
-
-
-class EagerActor:
+class EagerActor(Actor):
     """Calls `Policy.forward` for each step; takes any policy."""
 
     kind = "eager"
@@ -141,7 +117,8 @@ def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
         except ActorError:
             continue
         # many rows are better valued while acting than once more after the rollout
-        if not isinstance(actor, CActor) or actor.has_values or num_rows <= _MOST_NUMPY_ROWS:
+        has_values = "value" in actor.produces or actor.value_source is not None
+        if has_values or num_rows <= _MOST_NUMPY_ROWS:
             return actor
     return EagerActor(policy)
 

@@ -46,8 +46,10 @@ class CActor(ReplayedActor):
 
     @property
     def fused_actor(self) -> Any:
-        """A capsule for environments with fused rollouts, of the last `refresh`; None if not discrete."""
-        return self._network.capsule if self._is_discrete else None
+        """The network in C, where its actions are those of the environment: discrete, from 0 on."""
+        spec = self.policy.action_spec
+        counts_from_0 = isinstance(spec, DiscreteSpec) and spec.start == 0
+        return self._network.capsule if self._is_discrete and counts_from_0 else None
 
     def act(
         self,
@@ -70,9 +72,9 @@ class CActor(ReplayedActor):
         return {"action": action, "dist_params": params}, state
 
     @property
-    def writes(self) -> bool:
-        """Whether actions are discrete, so that `act_into` can be called."""
-        return self._is_discrete
+    def buffer_writer(self) -> "CActor | None":
+        """Itself where actions are discrete."""
+        return self if self._is_discrete else None
 
     def act_into(
         self,
@@ -82,17 +84,14 @@ class CActor(ReplayedActor):
         actions: np.ndarray,
         params: np.ndarray,
     ) -> None:
-        """`act` without new memory: writes actions ``[n]`` int64 and parameters ``[n, P]`` float32.
-
-        Every array must be contiguous but the mask and the noise.
-        """
+        """`act` without new memory: see `BufferWriter`."""
         legal = None if mask is None else np.ascontiguousarray(mask)
         self._network.sample(leaf, actions, params, np.ascontiguousarray(noise), legal)
 
     @property
-    def has_values(self) -> bool:
-        """Whether the values are a chain of layers too: then `values_of` can be called."""
-        return self._critic is not None
+    def value_source(self) -> "CActor | None":
+        """Itself where the values are a chain of layers too."""
+        return self if self._critic is not None else None
 
     def values_of(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Values ``[n]`` in raw reward units of any number of observations ``[n, ...]``."""

@@ -9,6 +9,7 @@ import torch
 from metta.agent.actors.check import difference, random_obs
 from metta.agent.actors.numpy_program import NumpyProgram
 from metta.agent.actors.plain_values import has_own_code, plain_values
+from metta.agent.actors.protocol import Actor
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import PolicyOutput
 from metta.agent.policy import Policy
@@ -22,7 +23,7 @@ WRONG_DIFFERENCE = 1e-2
 """Beyond it training ends; below, a new trace differs by rounding: 4e-3 where large weights cancel."""
 
 
-class ReplayedActor:
+class ReplayedActor(Actor):
     """Replays the action branch of a small feed-forward network on the CPU; subclasses say how.
 
     Values and log-probabilities are left to one batched forward after the rollout.

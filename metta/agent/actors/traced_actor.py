@@ -8,6 +8,7 @@ from torch import Tensor
 
 from metta.agent.actors.check import random_obs
 from metta.agent.actors.numpy_program import refuse_hooks
+from metta.agent.actors.protocol import Actor
 from metta.agent.actors.recorded_calls import record_calls
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
@@ -17,7 +18,7 @@ from metta.errors import ActorError, MettaError
 __all__ = ["TracedActor"]
 
 
-class TracedActor:
+class TracedActor(Actor):
     """Repeats the torch calls of one recorded forward, on the live weights; recurrent policies too.
 
         actor = TracedActor(policy, num_rows=8)

@@ -41,6 +41,8 @@ class NativeVecEnv:
     `snapshot`: there is no second one to try it on.
     """
 
+    gives_finite = True
+
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self._env = env
         self._mode = _autoreset_mode(env)

@@ -63,6 +63,8 @@ class MultiprocessVecEnv:
     One environment is made and closed in this process to read the spaces.
     """
 
+    gives_finite = True
+
     def __init__(
         self,
         factories: Sequence[EnvFactory],

@@ -46,6 +46,8 @@ class SerialVecEnv:
     An environment that fails closes all of them and raises `EnvError`.
     """
 
+    gives_finite = True
+
     def __init__(self, factories: Sequence[EnvFactory], num_groups: int = 1) -> None:
         if not factories:
             raise ConfigError("no environments to step: got an empty list of factories")

@@ -39,6 +39,8 @@ class CartPoleVecEnv:
     step that ends one.
     """
 
+    gives_finite = True
+
     def __init__(
         self,
         num_envs: int,

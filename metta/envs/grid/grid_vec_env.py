@@ -45,6 +45,8 @@ class GridVecEnv:
     begins in the same step. A world's k-th episode follows from its seed (that of its first row) and k.
     """
 
+    gives_finite = True
+
     def __init__(
         self,
         tasks: Sequence[GridWorldConfig],

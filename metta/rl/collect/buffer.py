@@ -1,19 +1,20 @@
 """`RolloutBuffer`: where a rollout is written, step by step, and completed."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from metta.agent.actors.protocol import ValueSource
 from metta.agent.output import Obs, State
 from metta.agent.policy import Policy
 from metta.envs.vec_env import FinalRows, RolloutArrays, StepResult, VecEnv
 from metta.errors import ConfigError
 from metta.spaces import ObsSpec
 
-__all__ = ["Evaluator", "Experience", "RolloutBuffer", "obs_column", "split_obs"]
+__all__ = ["Experience", "RolloutBuffer", "obs_column", "split_obs"]
 
 ROWS_PER_FORWARD = 8192
 """Bound on rows of the batched forward in `finalize`, for the memory of convolutions."""
@@ -27,14 +28,6 @@ def obs_column(spec: ObsSpec, key: str) -> str:
 def split_obs(spec: ObsSpec, columns: Mapping[str, Tensor]) -> Obs:
     """The observation leaves among the columns of a rollout."""
     return {leaf.key: columns[obs_column(spec, leaf.key)] for leaf in spec.leaves}
-
-
-class Evaluator(Protocol):
-    """Values whole rollouts in place of a feed-forward policy on the CPU, whose actor gave the rest."""
-
-    def values_of(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Values ``[B]`` of observations ``[B, ...]``, in raw reward units."""
-        ...
 
 
 class RolloutBuffer:
@@ -202,11 +195,11 @@ class RolloutBuffer:
 
     @torch.no_grad()
     def finalize(
-        self, policy: Policy, produced: frozenset[str], evaluator: Evaluator | None = None
+        self, policy: Policy, produced: frozenset[str], value_source: ValueSource | None = None
     ) -> None:
         """Fill `columns`: what the actor did not produce comes from one batched forward.
 
-        An `evaluator` gives the values in place of the policy, where the actor gave all but them.
+        A `value_source` gives the values in place of the policy, where the actor gave all but them.
 
         Values, log-probabilities and ``next_values[t]`` (the value of the state that step t reached,
         before any reset) are the policy's own, in raw reward units.
@@ -223,15 +216,15 @@ class RolloutBuffer:
             columns["action_masks"] = self._to_device(self.masks[:horizon])
         for key, part in self.states.items():
             columns[f"recurrent_state/{key}"] = part[:-1]
-        if evaluator is None:
+        if value_source is None:
             params, values = self._evaluate(policy, produced)
         else:
-            params, values = self.dist_params, self._evaluate_with(evaluator)
+            params, values = self.dist_params, self._evaluate_with(value_source)
         columns["values"] = values[:horizon]
         columns["log_probs"] = self.action_spec.log_prob(
             params, columns["actions"], columns.get("action_masks")
         )
-        columns["next_values"] = self._next_values(policy, values, evaluator)
+        columns["next_values"] = self._next_values(policy, values, value_source)
         self.columns = columns
 
     def _evaluate(self, policy: Policy, produced: frozenset[str]) -> tuple[Tensor, Tensor]:
@@ -253,12 +246,14 @@ class RolloutBuffer:
             return self.dist_params, torch.cat([self.values, values])
         return params[:horizon], values
 
-    def _evaluate_with(self, evaluator: Evaluator) -> Tensor:
+    def _evaluate_with(self, value_source: ValueSource) -> Tensor:
         """Values ``[T + 1, N]`` of a feed-forward policy, in host memory."""
         flat = {key: leaf.reshape(-1, *leaf.shape[2:]) for key, leaf in self._obs_arrays.items()}
-        return torch.from_numpy(evaluator.values_of(flat)).view(self.starts.shape)
+        return torch.from_numpy(value_source.values_of(flat)).view(self.starts.shape)
 
-    def _next_values(self, policy: Policy, values: Tensor, evaluator: Evaluator | None) -> Tensor:
+    def _next_values(
+        self, policy: Policy, values: Tensor, value_source: ValueSource | None
+    ) -> Tensor:
         next_values = values[1:].clone()
         if not self._finals:
             return next_values
@@ -269,8 +264,8 @@ class RolloutBuffer:
         steps = np.concatenate([np.full(len(rows), step) for step, rows, _, _ in self._finals])
         rows = np.concatenate([rows for _, rows, _, _ in self._finals])
         index = (torch.from_numpy(steps).to(self.device), torch.from_numpy(rows).to(self.device))
-        if evaluator is not None:
-            next_values[index] = torch.from_numpy(evaluator.values_of(joined))
+        if value_source is not None:
+            next_values[index] = torch.from_numpy(value_source.values_of(joined))
             return next_values
         obs = {key: torch.from_numpy(leaf).to(self.device)[None] for key, leaf in joined.items()}
         next_values[index] = policy(obs, state).value[0]

@@ -1,16 +1,14 @@
 """`RolloutCollector`: act, step, record."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from metta.agent.actions.action_spec import draw_noise
-from metta.agent.actions.categorical import DiscreteSpec
 from metta.agent.actors.actor import make_actor
-from metta.agent.actors.c_actor import CActor
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
@@ -23,13 +21,13 @@ from metta.envs.vec_env import (
     TaskedVecEnv,
     VecEnv,
     fused_env_of,
+    gives_finite,
     group_slices,
 )
 from metta.errors import EnvError, MettaWarning, PolicyError
 from metta.ops.diagnostics import all_finite
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.episodes import EpisodeMeter
-from metta.rl.collect.opponents import OpponentVecEnv
 from metta.rl.collect.task_feed import TaskFeed
 from metta.seeding import derive_seed, numpy_generator, seed_torch
 from metta.stateful import digest_of
@@ -70,6 +68,10 @@ class RolloutCollector:
             )
         self.vec_env: VecEnv = make_vec_env(vecenv)
         self.policy = policy.to(device) if torch.device(device) != policy.device else policy
+        # environments in which policies of the past play want to see the learner
+        self._begin_rollout: Callable[[int, Policy], None] | None = getattr(
+            self.vec_env, "begin_rollout", None
+        )
         self.seed, self.rank = seed, rank
         self.num_rollouts = 0
         self.groups = group_slices(self.vec_env.num_rows, self.vec_env.num_groups)
@@ -81,7 +83,7 @@ class RolloutCollector:
         self._warned_endless = False
         self._resets: int | None = None
         self._carry: dict[str, Any] | None = None
-        self._stands_elsewhere = False
+        self._envs_out_of_sync = False
         """Whether the carried observations are not those that the environments showed last."""
 
     def _feed_of(self, curriculum: Curriculum | None) -> TaskFeed | None:
@@ -125,8 +127,8 @@ class RolloutCollector:
         """
         buffer = self.experience
         epoch = self.num_rollouts
-        if isinstance(self.vec_env, OpponentVecEnv):
-            self.vec_env.pool.begin_rollout(epoch, self.policy)
+        if self._begin_rollout is not None:
+            self._begin_rollout(epoch, self.policy)
         seed_torch(
             derive_seed(self.seed, "collect", rank=self.rank, epoch=epoch), self.policy.device
         )
@@ -138,10 +140,9 @@ class RolloutCollector:
             self.actor.refresh(self.policy)
             self._begin(buffer)
             infos = self._run(buffer, noise)
-            self._check_finite(buffer)
-            actor = self.actor
-            evaluator = actor if isinstance(actor, CActor) and actor.has_values else None
-            buffer.finalize(self.policy, actor.produces, evaluator)
+            if not gives_finite(self.vec_env):
+                self._check_finite(buffer)
+            buffer.finalize(self.policy, self.actor.produces, self.actor.value_source)
         self.num_rollouts += 1
         stats = self.meter.update(buffer, infos)
         if self.task_feed is not None:
@@ -152,7 +153,7 @@ class RolloutCollector:
 
     def _begin(self, buffer: RolloutBuffer) -> None:
         """Put the observations that come first into slot 0: of a reset, or carried over."""
-        if self._stands_elsewhere:
+        if self._envs_out_of_sync:
             self.resume_with_fresh_episodes()
         buffer.begin()
         first: dict[str, np.ndarray] = {key: leaf.numpy()[0] for key, leaf in buffer.obs.items()}
@@ -185,9 +186,9 @@ class RolloutCollector:
         return self._carry is not None
 
     @property
-    def stands_elsewhere(self) -> bool:
+    def envs_out_of_sync(self) -> bool:
         """Whether fresh episodes must begin, because environments are not where this collector was."""
-        return self._stands_elsewhere
+        return self._envs_out_of_sync
 
     def continues_from(self, seen: ObsArrays | None) -> bool:
         """The environments were brought back to where the collector stood, and show `seen` (None: unknown).
@@ -197,12 +198,12 @@ class RolloutCollector:
         carried = (self._carry or {}).get("obs")
         if carried is None or (seen is not None and digest_of(dict(seen)) != digest_of(carried)):
             return False
-        self._stands_elsewhere, self._resets = False, self.vec_env.num_resets
+        self._envs_out_of_sync, self._resets = False, self.vec_env.num_resets
         return True
 
     def resume_with_fresh_episodes(self) -> None:
         """Begin new episodes in the next rollout; unfinished ones are dropped and count nowhere."""
-        self._carry, self._stands_elsewhere = None, False
+        self._carry, self._envs_out_of_sync = None, False
         self.meter.returns[:] = 0.0
         self.meter.lengths[:] = 0
 
@@ -244,7 +245,6 @@ class RolloutCollector:
         self, env: FusedVecEnv, buffer: RolloutBuffer, noise: np.ndarray, infos: list[Any]
     ) -> None:
         """The same loop in C; steps in which something happened are taken in here as all others are."""
-        assert isinstance(self.actor, CActor)
         arrays, rows, step = buffer.rollout_arrays(noise), slice(0, buffer.num_rows), 0
         buffer.valid.fill_(True)
         while step < buffer.horizon:
@@ -254,21 +254,17 @@ class RolloutCollector:
 
     def _fused_env(self) -> FusedVecEnv | None:
         """The environment, where actor and environment can take turns without Python."""
-        spec = self.policy.action_spec
-        is_plain = isinstance(spec, DiscreteSpec) and spec.start == 0
-        if not is_plain or not isinstance(self.actor, CActor) or self.vec_env.mask_size:
-            return None
         return None if self.actor.fused_actor is None else fused_env_of(self.vec_env)
 
     def _act(
         self, buffer: RolloutBuffer, step: int, group: int, rows: slice, noise: np.ndarray
     ) -> None:
-        actor, masks = self.actor, buffer.mask_array
-        if isinstance(actor, CActor) and actor.writes:
+        writer, masks = self.actor.buffer_writer, buffer.mask_array
+        if writer is not None:
             (leaf,) = self._slots[group][step].values()
             mask = None if masks is None else masks[step, rows]
             actions, params = buffer.action_slots(step, rows)
-            actor.act_into(leaf, mask, noise[step, rows], actions, params)
+            writer.act_into(leaf, mask, noise[step, rows], actions, params)
             self.vec_env.send(group, self.policy.action_spec.to_env(actions))
             return
         buffer.store_state(step, rows, self._states[group])
@@ -305,8 +301,8 @@ class RolloutCollector:
             infos += [(step, rows.start + row, numbers) for row, numbers in result.infos]
 
     def _check_finite(self, buffer: RolloutBuffer) -> None:
-        """NaN from an environment stops here, before it could reach a policy's weights."""
-        # a user's own VecEnv may return anything; in rows that were not stepped it may be NaN
+        """NaN of a user's own `VecEnv` stops here, before it could reach a policy's weights."""
+        # in rows that were not stepped it may be NaN
         checked = {"reward": buffer.rewards.where(buffer.valid, 0.0)}
         for key, leaf in buffer.obs.items():
             if leaf.dtype.is_floating_point:
@@ -352,7 +348,7 @@ class RolloutCollector:
         elsewhere the next rollout begins fresh ones.
         """
         same = digest_of(state["carry"]) == digest_of(self._carry or {})
-        self._stands_elsewhere = self._stands_elsewhere or not same
+        self._envs_out_of_sync = self._envs_out_of_sync or not same
         self.num_rollouts = int(state["num_rollouts"])
         self._carry = dict(state["carry"]) or None
         device = self.policy.device

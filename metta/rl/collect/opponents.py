@@ -133,6 +133,10 @@ class OpponentVecEnv(VecEnvWrapper):
         self._num_episodes = np.zeros(self.num_envs, np.int64)
         self._steps = np.zeros(self.num_groups, np.int64)
 
+    def begin_rollout(self, number: int, learner: Policy) -> None:
+        """Let the pool see the learner."""
+        self.pool.begin_rollout(number, learner)
+
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every environment, with the seeds of its learners' rows."""
         obs = self.obs_spec.zeros(self.inner.num_rows)

@@ -14,13 +14,21 @@ from torch import Tensor
 from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, RolloutError
 from metta.ops.diagnostics import all_finite
-from metta.rl.collect.buffer import obs_column
+from metta.rl.collect.buffer import RolloutBuffer, obs_column
 from metta.rollout import Rollout
 
-__all__ = ["STATE_PREFIX", "check_rollout", "combine_rollouts", "is_empty_rollout", "num_valid"]
+__all__ = [
+    "STATE_PREFIX",
+    "check_rollout",
+    "collected_columns",
+    "combine_rollouts",
+    "is_empty_rollout",
+    "num_valid",
+]
 
 STATE_PREFIX = "recurrent_state/"
 FLOAT_COLUMNS = ("values", "log_probs", "advantages", "returns", "rewards", "next_values")
+_OF_THE_POLICY = ("values", "log_probs", "next_values")
 _FLAG_COLUMNS = ("terminated", "truncated", "valid", "episode_starts", "action_masks")
 
 
@@ -28,6 +36,16 @@ def required_columns(policy: Policy) -> list[str]:
     """Columns without which nothing can be learned."""
     obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
     return [*obs, "actions", "log_probs", "values"]
+
+
+def collected_columns(buffer: RolloutBuffer) -> dict[str, Tensor]:
+    """The columns of a rollout as it was collected; only what the policy computed is looked at.
+
+    What environments gave was checked when it came in. `NonFiniteError` names column, step and row.
+    """
+    columns = dict(buffer.columns)
+    all_valid = _are_all_valid(columns, _OF_THE_POLICY)
+    return columns if all_valid else _without_invalid(columns)
 
 
 def check_rollout(
@@ -56,7 +74,8 @@ def check_rollout(
     columns = {k: v.to(policy.device, kinds.get(k, v.dtype)) for k, v in data.items()}
     if "valid" not in columns:
         columns["valid"] = torch.ones_like(columns["values"], dtype=torch.bool)
-    return columns if _are_all_valid(columns) else _without_invalid(columns)
+    floats = [k for k in columns if k in FLOAT_COLUMNS or k.startswith("observations")]
+    return columns if _are_all_valid(columns, floats) else _without_invalid(columns)
 
 
 def _without_invalid(columns: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -131,17 +150,12 @@ def _check_manifest(data: Mapping[str, Tensor], policy: Policy, architecture: st
         )
 
 
-def _are_all_valid(columns: Mapping[str, Tensor]) -> bool:
+def _are_all_valid(columns: Mapping[str, Tensor], checked: Sequence[str]) -> bool:
     """Whether every row is valid; `NonFiniteError` where a valid one holds NaN or infinity.
 
     A device is waited for once, unless something is wrong.
     """
-    names = [
-        name
-        for name, column in columns.items()
-        if (name in FLOAT_COLUMNS or name.startswith("observations"))
-        and column.dtype.is_floating_point
-    ]
+    names = [name for name in checked if columns[name].dtype.is_floating_point]
     kind = columns["values"].dtype
     sums = [columns[name].sum(dtype=kind) for name in names]
     *found, all_valid = torch.stack([*sums, columns["valid"].all().to(kind)]).tolist()

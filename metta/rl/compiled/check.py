@@ -77,8 +77,7 @@ def check_compiled(
         _require_close(mine, other, _limits_of_columns(other))
     _compare_layers(found[NUM_REPORTS:], wanted[NUM_REPORTS:])
     if count:
-        rate, _, index = inputs[count : count + 3]
-        _compare_adam(function.sizes, fast[:count], eager[:count], float(rate) * len(index))
+        _compare_adam(function.sizes, fast[:count], eager[:count], float(inputs[count]))
     require_unchanged(zip([*fast[count:], *eager[count:]], [*inputs[count:]] * 2, strict=True))
 
 

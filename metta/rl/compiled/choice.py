@@ -25,7 +25,7 @@ from metta.train.train_config import TrainerConfig
 __all__ = ["DRIVERS", "DriverChoice", "PlannedDriver", "compile_pays_off", "make_driver"]
 
 _SWITCH = "METTA_COMPILE"
-DRIVERS = ("eager", "step", "epoch")
+DRIVERS = ("eager", "step")
 _SECONDS_PER_MINIBATCH, _SECONDS_PER_SAMPLE = 2e-3, 1e-6
 _SECONDS_WORTH_COMPILING = 100.0
 
@@ -85,7 +85,7 @@ def make_driver(
         raise ConfigError(f"driver={kind!r} is not one of {DRIVERS}{did_you_mean(kind, DRIVERS)}")
     if kind == "eager":
         return EagerDriver(optimizer)
-    return CompiledDriver(kind, optimizer, announce)
+    return CompiledDriver(optimizer, announce)
 
 
 def compile_pays_off(config: TrainerConfig, num_samples: int, total_timesteps: int = 0) -> bool:
@@ -155,14 +155,14 @@ class DriverChoice:
         """Use the driver of a plan, as far as it can be had here; returns what came of it."""
         kind, compiler = plan.driver, compiler_name()
         with threads_set(plan.threads):
-            if kind == "eager" or compiler is None or not self._use_planned(kind):
+            if kind == "eager" or compiler is None or not self._use_planned():
                 kind, compiler = "eager", ""
                 self._ppo.driver = EagerDriver(self._ppo.optimizer)
         return replace(plan, driver=kind, compiler=compiler)
 
-    def _use_planned(self, kind: str) -> bool:
+    def _use_planned(self) -> bool:
         eager = EagerDriver(self._ppo.optimizer)
-        compiled = CompiledDriver(kind, self._ppo.optimizer, self._announce)
+        compiled = CompiledDriver(self._ppo.optimizer, self._announce)
         self._ppo.driver = PlannedDriver(compiled, eager)
         try:
             self._prepare()

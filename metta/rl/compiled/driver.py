@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from metta.agent.actors.plain_values import has_gradient_hooks
-from metta.errors import ConfigError, DriverError
+from metta.errors import DriverError
 from metta.rl.compiled.cache import CompiledGraph, compile_graph, compiler_name
 from metta.rl.compiled.check import check_compiled, state_put_back
 from metta.rl.compiled.python_state import python_state
@@ -46,7 +46,7 @@ class _Program(Protocol):
         outputs: Sequence[Tensor],
         stopped: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows for the log, whether the update has stopped, and metrics."""
+        """A row for the log, whether the update has stopped, and metrics."""
         ...
 
 
@@ -75,8 +75,8 @@ class _FlatProgram:
         outputs: Sequence[Tensor],
         stopped: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        rows, stopped, metrics = outputs
-        return rows, stopped, metrics
+        row, stopped, metrics = outputs
+        return row, stopped, metrics
 
 
 class _GradientProgram:
@@ -99,7 +99,7 @@ class _GradientProgram:
         stopped: Tensor,  # noqa: ARG002 (protocol)
         shared: Sequence[Tensor],
     ) -> list[Tensor]:
-        return [index[0], *shared, *(parameter.detach() for parameter in self._parameters)]
+        return [index, *shared, *(parameter.detach() for parameter in self._parameters)]
 
     def finish(
         self,
@@ -118,9 +118,9 @@ class _GradientProgram:
 
 
 class CompiledDriver:
-    """Compiled code for one minibatch (`step`) or for all of a pass (`epoch`).
+    """Compiled code that is called for each minibatch.
 
-        driver = CompiledDriver("step", optimizer)
+        driver = CompiledDriver(optimizer)
         driver.run(rules, columns, passes, coefs)
 
     Code is made for given shapes, from the cache on disk where it is there, and its first result is
@@ -128,22 +128,15 @@ class CompiledDriver:
     constants of it: `DriverError` where one has changed since.
     """
 
+    kind = "step"
     needs_valid = True
 
-    def __init__(
-        self, kind: str, optimizer: torch.optim.Optimizer, announce: Announce | None = None
-    ) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, announce: Announce | None = None) -> None:
         if compiler_name() is None:
             raise DriverError(
-                f"driver={kind!r} compiles the update, but there is no C++ compiler here (looked for "
+                "driver='step' compiles the update, but there is no C++ compiler here (looked for "
                 "$CXX, g++ and clang++); install one, or use driver='eager'"
             )
-        if kind == "epoch" and not isinstance(optimizer, FlatAdam):
-            raise ConfigError(
-                "driver='epoch' steps inside of its code, which knows metta's own Adam only, not "
-                f"{type(optimizer).__name__}; use driver='step' or 'eager'"
-            )
-        self.kind = kind
         self._optimizer = optimizer
         self._announce = announce or _say_nothing
         self._program: _Program = (
@@ -161,7 +154,7 @@ class CompiledDriver:
         passes: Iterable[Sequence[Tensor]],
         coefs: UpdateCoefs,
     ) -> UpdateLog:
-        """One call of compiled code per minibatch or pass."""
+        """One call of compiled code per minibatch."""
         self._check_python_state(rules)
         return self.run_checked(rules, columns, passes, coefs)
 
@@ -176,15 +169,15 @@ class CompiledDriver:
         log = UpdateLog()
         given, shared, stopped = self._begin(columns, coefs)
         layout = _layout(given)
-        for index in (index for minibatches in passes for index in self._calls(minibatches)):
+        for index in (index for minibatches in passes for index in minibatches):
             inputs = self._program.inputs(index, stopped, shared)
             key = layout, index.shape
             if key not in self._graphs:
                 self._graphs[key] = self._make(rules, list(given), inputs)
             function, graph = self._graphs[key]
             outputs = graph(inputs)
-            rows, stopped, metrics = self._program.finish(rules, function, outputs, stopped)
-            log.add(rows, _named(function, metrics))
+            row, stopped, metrics = self._program.finish(rules, function, outputs, stopped)
+            log.add(row, _named(function, metrics))
             if rules.is_over(stopped):
                 break
         return log
@@ -199,7 +192,7 @@ class CompiledDriver:
         """Compile for rollouts laid out like this one."""
         self._check_python_state(rules)
         given, shared, stopped = self._begin(columns, coefs)
-        for index in self._calls(minibatches):
+        for index in minibatches:
             key = _layout(given), index.shape
             if key not in self._graphs:
                 inputs = self._program.inputs(index, stopped, shared)
@@ -210,8 +203,7 @@ class CompiledDriver:
     ) -> bool:
         """Whether there is code for such minibatches, and `run` would not refuse."""
         layout = _layout(columns)
-        shapes = [index.shape for index in self._calls(minibatches)]
-        known = all((layout, shape) in self._graphs for shape in shapes)
+        known = all((layout, index.shape) in self._graphs for index in minibatches)
         return known and python_state(rules, self._optimizer) == self._python_state
 
     def _begin(
@@ -224,12 +216,6 @@ class CompiledDriver:
         stopped = torch.zeros((), dtype=torch.bool, device=device)
         return given, [*coef_tensors(coefs), *given.values()], stopped
 
-    def _calls(self, minibatches: Sequence[Tensor]) -> list[Tensor]:
-        """Indices ``[M, B]`` of the minibatches that go into one call."""
-        if self.kind == "epoch" and len({len(index) for index in minibatches}) == 1:
-            return [torch.stack(list(minibatches))]
-        return [index[None] for index in minibatches]
-
     def _check_python_state(self, rules: UpdateRules) -> None:
         state = python_state(rules, self._optimizer)
         if self._python_state is None or not self._graphs:
@@ -237,7 +223,7 @@ class CompiledDriver:
         elif state != self._python_state:
             changed = [part for part in state if part not in self._python_state]
             raise DriverError(
-                f"driver={self.kind!r} has compiled the update, and then plain Python values of the "
+                "driver='step' has compiled the update, and then plain Python values of the "
                 f"policy or a loss changed: {changed[:3]}; compiled code takes them as constants. Make "
                 "them tensors (register_buffer), or use driver='eager'"
             )
@@ -262,7 +248,7 @@ class CompiledDriver:
                 check_compiled(function, compiled, inputs)
         except (DriverError, RuntimeError) as error:
             raise DriverError(
-                f"driver={self.kind!r} was asked for, but the update cannot be compiled: {error}; "
+                f"driver='step' was asked for, but the update cannot be compiled: {error}; "
                 "use driver='eager'"
             ) from error
         return function, compiled

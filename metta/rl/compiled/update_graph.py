@@ -79,12 +79,12 @@ class _LeafStepper:
 
 
 def flat_update(rules: UpdateRules, optimizer: FlatAdam, names: Sequence[str]) -> TensorFunction:
-    """Minibatches one after the other, with their steps.
+    """One minibatch, with its step.
 
         call(flat, exp_avg, exp_avg_sq, step_count, rate, stopped, index, *coefs, *columns)
 
-    `index` ``[M, B]`` says which samples each minibatch has; columns come in the order of `names`.
-    Returns rows ``[M, 10]``, whether the update has stopped, and metrics ``[M * pieces, K]``.
+    `index` ``[B]`` says which samples it has; columns come in the order of `names`. Returns a row ``[10]``,
+    whether the update has stopped, and metrics ``[pieces, K]``.
     """
     parameters, group = optimizer.parameters, dict(optimizer.param_groups[0])
     sizes = [parameter.numel() for parameter in parameters]
@@ -92,19 +92,14 @@ def flat_update(rules: UpdateRules, optimizer: FlatAdam, names: Sequence[str]) -
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
         flat, exp_avg, exp_avg_sq, count, rate, stopped, index, *rest = tensors
         coefs, columns = _named(rules, names, rest)
-        rows, seen = [], []
-        for items in index.unbind():
-            pieces = flat.split(sizes)
-            pairs = zip(pieces, parameters, strict=True)
-            leaves = [piece.view(p.shape).detach().requires_grad_() for piece, p in pairs]
-            state = AdamState(flat, flat, exp_avg, exp_avg_sq, count)
-            stepper = _LeafStepper(leaves, state, group, rate)
-            with _parameters_replaced(rules, parameters, leaves):
-                batch = _cut(columns, items, rules)
-                row, stopped, metrics = learn_minibatch(rules, stepper, batch, coefs, stopped)
-            rows.append(row)
-            seen += metrics
-        return torch.stack(rows), stopped, _as_matrix(made, seen, flat)
+        pairs = zip(flat.split(sizes), parameters, strict=True)
+        leaves = [piece.view(p.shape).detach().requires_grad_() for piece, p in pairs]
+        state = AdamState(flat, flat, exp_avg, exp_avg_sq, count)
+        stepper = _LeafStepper(leaves, state, group, rate)
+        with _parameters_replaced(rules, parameters, leaves):
+            batch = _cut(columns, index, rules)
+            row, stopped, metrics = learn_minibatch(rules, stepper, batch, coefs, stopped)
+        return row, stopped, _as_matrix(made, metrics, flat)
 
     made = TensorFunction(call, NUM_ADAM, sizes)
     return made

@@ -13,7 +13,7 @@ from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_variance
 from metta.rl.collect.buffer import RolloutBuffer, obs_column, split_obs
-from metta.rl.collect.rollout_data import STATE_PREFIX, check_rollout
+from metta.rl.collect.rollout_data import STATE_PREFIX, check_rollout, collected_columns
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
 from metta.rl.learn.driver import Driver, EagerDriver
 from metta.rl.learn.minibatch import Minibatch, current_log_probs, num_items
@@ -180,8 +180,10 @@ class PPOOptimizer:
             self.optimizer.reattach()
         if self.before_update is not None:
             self.before_update()
-        data = experience.columns if isinstance(experience, RolloutBuffer) else experience
-        columns = check_rollout(data, self.policy, self._architecture)
+        if isinstance(experience, RolloutBuffer):
+            columns = collected_columns(experience)
+        else:
+            columns = check_rollout(experience, self.policy, self._architecture)
         known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()
         seed = derive_seed(self.seed, "update", rank=self.rank, epoch=self.num_updates)
         seed_torch(seed, self.device)

@@ -29,27 +29,22 @@ class UpdateLog:
 
     def __init__(self) -> None:
         self._rows: list[Tensor] = []
-        self._num_rows = 0
         self._metrics: list[tuple[int, Mapping[str, Tensor | float]]] = []
         """With the row that each belongs to."""
 
-    def add(self, rows: Tensor, metrics: Sequence[Metrics] = ()) -> None:
-        """Rows ``[10]`` or ``[M, 10]`` of minibatches, and what custom losses reported, in their order.
+    def add(self, row: Tensor, metrics: Sequence[Metrics] = ()) -> None:
+        """A row ``[10]`` of a minibatch, and what custom losses reported, for each piece of it.
 
-        A row holds the loss terms, the gradient norm, and whether it was finite, computed, stopped.
+        It holds the loss terms, the gradient norm, and whether it was finite, computed, stopped.
         """
-        table = rows if rows.dim() == 2 else rows[None]
-        num_rows = table.shape[0]
-        pieces = max(1, len(metrics) // max(1, num_rows))
-        for number, values in enumerate(metrics):
+        for values in metrics:
             plain = {k: v.detach() if isinstance(v, Tensor) else v for k, v in values.items()}
-            self._metrics.append((self._num_rows + number // pieces, plain))
-        self._rows.append(table)
-        self._num_rows += num_rows
+            self._metrics.append((len(self._rows), plain))
+        self._rows.append(row)
 
     def report(self) -> "UpdateReport":
         """Everything as numbers on the host."""
-        rows = torch.cat(self._rows).double()
+        rows = torch.stack(self._rows).double()
         metrics = [
             torch.as_tensor(value, dtype=rows.dtype, device=rows.device)
             for _, values in self._metrics

@@ -160,8 +160,7 @@ class TrainingCheckpointer:
         if self._architecture is None or self._architecture[0] is not policy:
             self._architecture = policy, policy.architecture_hash()
         frozen = freeze_policy(policy, self._architecture[1])
-        copied = _copied(registry, policy, frozen)
-        require_finite(copied, state.epoch)
+        copied = require_finite(_copied(registry, policy, frozen), state.epoch)
         return PendingCheckpoint(
             state.epoch,
             state.agent_step,

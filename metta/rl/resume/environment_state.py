@@ -66,8 +66,8 @@ class EnvironmentState:
         """Bring the environments to where they stood; where that fails, fresh episodes begin."""
         env, collector = self.collector.vec_env, self.collector
         if state["class"] == "boundary" or self._wants_fresh:
-            self.num_boundaries += collector.stands_elsewhere
-            if self._syncs and collector.stands_elsewhere:
+            self.num_boundaries += collector.envs_out_of_sync
+            if self._syncs and collector.envs_out_of_sync:
                 warnings.warn(
                     "this run was saved between the checkpoints of its interval, where no episodes are "
                     "reset; fresh ones begin, so it differs from an uninterrupted one",

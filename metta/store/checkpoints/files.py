@@ -18,7 +18,7 @@ from metta.errors import CheckpointError, MettaWarning, PolicyError, UnsafeFileE
 from metta.files import commit_folder, write_durably
 from metta.secrets import scrub_all
 from metta.state_tree import pack_state, unpack_state
-from metta.store.checkpoints.finite_state import require_finite
+from metta.store.checkpoints.finite_state import FiniteSnapshot, require_finite
 from metta.store.checkpoints.listing import VanishedError, listing_anew, reading
 from metta.store.checkpoints.manifest import (
     FILES,
@@ -102,7 +102,8 @@ def write_checkpoint(
     frozen = policy if isinstance(policy, FrozenPolicy) else freeze_policy(policy)
     root, described = Path(folder), plain_metadata(metadata)
     epoch = int(described["epoch"])
-    require_finite({**snapshot, _POLICY: {"state": frozen.tensors}}, epoch)
+    if not isinstance(snapshot, FiniteSnapshot):
+        require_finite({**snapshot, _POLICY: {"state": frozen.tensors}}, epoch)
     packed, extra = _pack(snapshot), {"run_id": run_id, "log_mark": log_mark}
     try:
         return commit_folder(

@@ -10,15 +10,20 @@ from torch import Tensor
 
 from metta.errors import NonFiniteError
 
-__all__ = ["is_finite", "require_finite"]
+__all__ = ["FiniteSnapshot", "is_finite", "require_finite"]
 
 _CHECKED = ("policy", "optimizer", "collector")
 _LOSSES = "loss/"
 
 
-def require_finite(snapshot: Mapping[str, Mapping[str, Any]], epoch: int) -> None:
-    """`NonFiniteError` where NaN or infinity is in what learns (policy, optimizer, losses) or is carried.
+class FiniteSnapshot(dict[str, Any]):
+    """A snapshot that `require_finite` has looked through, with the policy that is saved beside it."""
 
+
+def require_finite(snapshot: Mapping[str, Mapping[str, Any]], epoch: int) -> FiniteSnapshot:
+    """The snapshot, marked as checked; `NonFiniteError` where NaN or infinity is in what learns.
+
+    That is the policy, the optimizer and losses; what is carried into the next rollout counts as well.
     Other components, environments for example, may hold infinities that mean something, and so may the
     single numbers of a loss.
     """
@@ -33,6 +38,7 @@ def require_finite(snapshot: Mapping[str, Mapping[str, Any]], epoch: int) -> Non
                 f"epoch {epoch} is not saved: {where or 'the tensor'} of {name!r} holds NaN or "
                 "infinity; go on from an older checkpoint, with a smaller learning rate for example"
             )
+    return FiniteSnapshot(snapshot)
 
 
 def is_finite(number: Tensor | float) -> bool:

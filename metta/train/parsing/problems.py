@@ -18,6 +18,8 @@ _MOST_SHOWN = 80
 _MOST_LINES = 50
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _BROKEN_RULES = "broken_rules"
+_REPLACED = {("driver", "epoch"): "step"}
+"""(setting, a choice that it no longer has) -> the choice to make now."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,9 @@ def _of_field(problem: ErrorDetails, kind: type, origins: Mapping[str, Origin]) 
     place = at(origins, path)
     if leaf is not None:
         value = shown(problem["input"])
-        return Problem(f"{where}{place}: found {value}; allowed is {leaf.words}", (path,))
+        now = _REPLACED.get((parts[-1], str(problem["input"])))
+        hint = f"; {now!r} replaces it" if now else ""
+        return Problem(f"{where}{place}: found {value}; allowed is {leaf.words}{hint}", (path,))
     if problem["type"] in _UNKNOWN:
         group = groups.get(".".join(parts[:-1]), kind)
         known = [field.name for field in dataclasses.fields(group)]

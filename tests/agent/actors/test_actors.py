@@ -244,6 +244,11 @@ def test_random_observations_are_members_of_their_space_when_drawn():
     assert (obs["image"].max(), obs["small"].max()) == (255, 127)
 
 
+def test_actors_can_do_no_more_than_act_unless_they_say_so() -> None:
+    actor = EagerActor(policy_of())
+    assert (actor.buffer_writer, actor.value_source, actor.fused_actor) == (None, None, None)
+
+
 # --- NumpyActor ------------------------------------------------------------------------------------------
 
 

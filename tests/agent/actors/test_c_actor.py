@@ -249,7 +249,7 @@ def test_values_are_those_of_the_policy_when_rollouts_are_valued(share, normalis
     if normalised:
         policy.return_normalizer.update(5.0 + 3.0 * torch.randn(50), torch.ones(50))
     actor, obs = CActor(policy), np.random.default_rng(0).standard_normal((7, 5), np.float32)
-    assert actor.has_values
+    assert actor.value_source is actor
     with torch.no_grad():
         wanted = policy({"obs": torch.from_numpy(obs)[None]}).value[0]
     np.testing.assert_allclose(actor.values_of({"obs": obs}), wanted, rtol=1e-5, atol=1e-5)
@@ -268,7 +268,7 @@ class Summed(nn.Module):
 
 def test_many_rows_act_eagerly_when_values_are_no_chain():
     policy = Policy(Summed(), VECTOR, DISCRETE)
-    assert not CActor(policy).has_values
+    assert CActor(policy).value_source is None
     assert make_actor("auto", policy, 64).kind == "c"
     assert make_actor("auto", policy, 65).kind == "eager"
     assert make_actor("auto", make_policy(VECTOR, DISCRETE), 65).kind == "c"

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
+from metta.agent.actors.protocol import Actor
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.factory import make_vec_env, row_seeds
@@ -181,11 +182,11 @@ def test_final_observations_are_copied_when_a_vec_env_reuses_its_arrays() -> Non
 # Noise.
 
 
-class RecordingActor:
+class RecordingActor(Actor):
     """Keeps the noise that it is given."""
 
     def __init__(self, actor: Any) -> None:
-        self.actor, self.produces = actor, actor.produces
+        self.actor, self.kind, self.produces = actor, "recording", actor.produces
         self.noise: list[np.ndarray] = []
 
     def refresh(self, policy: Policy) -> None:
@@ -382,6 +383,14 @@ def test_collection_stops_when_an_unchecked_env_gives_nan(where: str, step: int)
     ):
         collector.collect()
     assert collector.experience.columns == {}
+
+
+def test_numbers_are_not_checked_again_when_the_env_says_that_it_has_done_so() -> None:
+    env = Unchecked("reward")
+    env.gives_finite = True
+    collector = collector_of(env)
+    collector.collect()
+    assert collector.experience.columns["rewards"].isnan().sum() == 1
 
 
 @pytest.mark.parametrize(("length", "num_episodes"), [(10_000, 0), (25, 3)])

@@ -46,20 +46,12 @@ def largest_gap(left: PPOOptimizer, right: PPOOptimizer) -> float:
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *((name, "step") for name in CASES),
-        ("mlp", "epoch"),
-        ("kl_stop", "epoch"),
-        ("uneven", "epoch"),
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("interpreted")
-def test_updates_agree_with_the_eager_ones_to_1e_5(name: str, kind: str) -> None:
+def test_updates_agree_with_the_eager_ones_to_1e_5(name: str) -> None:
     case = CASES[name]
     eager = case.learner(case.policy(), EagerDriver)
-    other = case.learner(case.policy(), lambda optimizer: make_driver(kind, optimizer))
+    other = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
     for number, rollout in enumerate(case.rollouts(3)):
         wanted = eager.update(rollout, case.losses, progress=number / 3)
         found = other.update(rollout, case.losses, progress=number / 3)
@@ -68,19 +60,18 @@ def test_updates_agree_with_the_eager_ones_to_1e_5(name: str, kind: str) -> None
     assert eager.policy.parameter_hash() != case.policy().parameter_hash()
 
 
-@pytest.mark.parametrize(("kind", "calls"), [("step", 16), ("epoch", 4)])
 def test_one_graph_serves_all_minibatches_of_a_shape(
-    kind: str, calls: int, interpreted: type[Interpreted], monkeypatch: pytest.MonkeyPatch
+    interpreted: type[Interpreted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = []
     run = interpreted.__call__
     monkeypatch.setattr(interpreted, "__call__", lambda *a: counted.append(1) or run(*a))
     case = CASES["mlp"]
-    learner = case.learner(case.policy(), lambda optimizer: make_driver(kind, optimizer))
+    learner = case.learner(case.policy(), lambda optimizer: make_driver("step", optimizer))
     for rollout in case.rollouts(3):
         learner.update(rollout)
     assert interpreted.made == 1
-    assert len(counted) == 3 * calls + 1  # and one comparison with the eager numbers
+    assert len(counted) == 3 * 16 + 1  # and one comparison with the eager numbers
 
 
 def test_nothing_is_learned_when_a_driver_prepares(interpreted: type[Interpreted]) -> None:
@@ -205,7 +196,7 @@ def test_other_rollouts_run_eagerly_when_the_driver_was_planned() -> None:
     rollouts = case.rollouts(3)
 
     def planned(optimizer: torch.optim.Optimizer) -> PlannedDriver:
-        return PlannedDriver(CompiledDriver("step", optimizer), EagerDriver(optimizer))
+        return PlannedDriver(CompiledDriver(optimizer), EagerDriver(optimizer))
 
     eager, other = case.learner(case.policy(), EagerDriver), case.learner(case.policy(), planned)
     other.prepare(rollouts[0], case.losses)
@@ -222,10 +213,8 @@ def test_other_rollouts_run_eagerly_when_the_driver_was_planned() -> None:
 
 def test_the_error_names_what_exists_when_a_driver_is_unknown() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    with pytest.raises(ConfigError, match="did you mean 'epoch'"):
-        make_driver("epochs", optimizer)
-    with pytest.raises(ConfigError, match="knows metta's own Adam only, not SGD"):
-        make_driver("epoch", optimizer)
+    with pytest.raises(ConfigError, match="did you mean 'step'"):
+        make_driver("steps", optimizer)
 
 
 def test_the_error_names_the_compiler_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,9 +469,9 @@ def test_frozen_parameters_stay_when_an_optimizer_of_torch_holds_them() -> None:
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_metrics_after_a_stop_do_not_count_when_a_pass_is_one_call() -> None:
+def test_metrics_after_a_stop_do_not_count_when_updates_are_compiled() -> None:
     case = dataclasses.replace(CASES["kl_stop"], losses=(CustomLoss(smooth),))
-    kinds = ("eager", "step", "epoch")
+    kinds = ("eager", "step")
     learners = [case.learner(case.policy(), lambda o, k=kind: make_driver(k, o)) for kind in kinds]
     stopped = 0.0
     for rollout in case.rollouts(4):

@@ -135,6 +135,18 @@ def test_missing_and_misshapen_columns_are_named_when_data_is_checked() -> None:
         ppo.update(data)
 
 
+def test_collected_rollouts_are_not_checked_again_and_bad_steps_are_still_skipped() -> None:
+    policy, buffer = collected()
+    before = policy.parameter_hash()
+    buffer.columns["rewards"].fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="optimizer steps in a row were skipped"):
+        learner(policy, max_nonfinite_steps=1).update(buffer)
+    assert policy.parameter_hash() == before
+    buffer.columns["values"][3, 1] = torch.inf  # the policy's own, which nobody has looked at
+    with pytest.raises(NonFiniteError, match="'values' is not finite at step 3, row 1"):
+        learner(policy).update(buffer)
+
+
 def test_explained_variance_is_of_stored_values_when_an_update_moves_the_critic() -> None:
     policy, buffer = collected()
     ppo, columns = learner(policy), buffer.columns

@@ -343,7 +343,8 @@ def test_metrics_keep_no_graph_when_a_custom_loss_reports_them() -> None:
     log.add(row, [{"a": torch.ones((), requires_grad=True) * 3, "b": 1.0}])
     log.add(row, [{"a": torch.tensor(4.0)}, {"a": torch.tensor(5.0)}])
     stopped = torch.tensor([*[1.0] * 7, True, False, True])
-    log.add(torch.stack([row, stopped]), [{"a": torch.tensor(4.0)}, {"a": torch.tensor(900.0)}])
+    log.add(row, [{"a": torch.tensor(4.0)}])
+    log.add(stopped, [{"a": torch.tensor(900.0)}])
     means = log.report().means()
     assert means["custom/a"] == 4.0
     assert means["custom/b"] == 1.0

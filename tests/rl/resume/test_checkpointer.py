@@ -18,6 +18,7 @@ from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.resume.checkpointer import CheckpointManager, PendingCheckpoint, TrainingCheckpointer
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import read_checkpoint
+from metta.store.checkpoints.finite_state import require_finite
 from metta.store.policy_store import PolicyStore, spaces_of
 
 SMALL = {"num_envs": 2, "horizon": 16, "bptt_horizon": 4, "hidden_size": 8, "update_epochs": 1}
@@ -146,6 +147,21 @@ def test_a_policy_with_nan_is_not_taken_when_training_diverged(tmp_path: Path) -
         with pytest.raises(NonFiniteError):
             taken(manager, trainer)
     assert not any(tmp_path.iterdir())
+
+
+def test_numbers_are_looked_through_once_when_a_checkpoint_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    for module in ("metta.rl.resume.checkpointer", "metta.store.checkpoints.files"):
+        monkeypatch.setattr(
+            f"{module}.require_finite",
+            lambda snapshot, epoch: looked.append(epoch) or require_finite(snapshot, epoch),
+        )
+    manager = TrainingCheckpointer(tmp_path)
+    with trainer_of() as trainer:
+        manager.commit(taken(manager, trainer))
+    assert len(looked) == 1
 
 
 def test_old_checkpoints_go_when_newer_ones_are_committed(tmp_path: Path) -> None:

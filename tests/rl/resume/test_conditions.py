@@ -51,7 +51,7 @@ def test_every_library_and_the_processor_are_named_when_the_machine_is_described
     [
         ({"torch": "1.0"}, "torch was 1.0, now "),
         ({"numpy": "0.9"}, "numpy was 0.9, now "),
-        ({"driver": "epoch"}, "driver was epoch, now eager"),
+        ({"driver": "step"}, "driver was step, now eager"),
         ({"actor": "eager"}, "actor was eager, now numpy"),
         ({"device": "cuda:0"}, "device was cuda:0, now cpu"),
         ({"instructions": "VSX"}, "instructions was VSX, now "),
