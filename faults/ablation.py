@@ -21,6 +21,7 @@ CONFIGS = [
     "mlp-kl",
     "lstm",
     "loss",
+    "snapshot",
     "repeat",
     "workers",
     "grid-curriculum",

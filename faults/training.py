@@ -11,6 +11,7 @@ import gymnasium
 import torch
 from torch import nn
 
+from faults.saved_envs import SavedCartPole
 from metta.envs.toy import MaskedCorridorEnv
 from metta.loggers.events.history import metric_rows
 from metta.rl.clean_trainer import Trainer
@@ -37,8 +38,11 @@ _BASE = {
     "monitor_seconds": 0,
 }
 _TASKS = {"short": {"max_episode_steps": 9}, "long": {"max_episode_steps": 40}}
-_MASKED = f"{__name__}:MaskedCorridor-v0"
+_MASKED, _SAVED = f"{__name__}:MaskedCorridor-v0", f"{__name__}:SavedCartPole-v0"
 gymnasium.register("MaskedCorridor-v0", entry_point=MaskedCorridorEnv, disable_env_checker=True)
+gymnasium.register(
+    "SavedCartPole-v0", entry_point=SavedCartPole, disable_env_checker=True, max_episode_steps=30
+)
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "mlp": {"env": "CartPole-v1"},
@@ -53,6 +57,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gru-normalised": {"env": "CartPole-v1", "core": "gru", "normalize_observations": True},
     "box": {"env": "Pendulum-v1", "normalize_observations": True},
     "loss": {"env": "CartPole-v1", "custom_loss": True},
+    "snapshot": {"env": _SAVED, "env_restore": "snapshot"},
     "repeat": {"env": "CartPole-v1", "env_restore": "repeat"},
     "repeat-lstm": {"env": "MountainCar-v0", "env_restore": "repeat", "core": "lstm"},
     "sync-reset": {"env": "CartPole-v1", "env_restore": "sync_reset", "checkpoint_interval": 3},
@@ -68,6 +73,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "log-interval": {"env": "CartPole-v1", "log_interval": 5, "checkpoint_interval": 2},
     "workers": {"env": "CartPole-v1", "num_workers": 2},
     "workers-lstm": {"env": "CartPole-v1", "num_workers": 2, "core": "lstm", "num_groups": 2},
+    "workers-snapshot": {"env": _SAVED, "num_workers": 2, "env_restore": "snapshot"},
     "workers-repeat": {"env": "Pendulum-v1", "num_workers": 2, "env_restore": "repeat"},
     "curriculum": {"env": "CartPole-v1", "curriculum.kind": "learning_progress", "tasks": _TASKS},
     "workers-curriculum": {

@@ -21,10 +21,10 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from faults.saved_envs import SavedNested
 from faults.trial import OK, Trial
 from metta.envs.backends.multiprocess import MultiprocessVecEnv
 from metta.envs.backends.serial import SerialVecEnv
-from metta.envs.toy import NestedEnv
 from metta.envs.vec_env import VecEnv
 from metta.errors import EnvError
 from metta.stateful import digest_of
@@ -76,7 +76,7 @@ class CommandedEnv(gymnasium.Wrapper):
     """Misbehaves once when a file says how: the trainer decides where and when."""
 
     def __init__(self, order: Path) -> None:
-        super().__init__(NestedEnv(image_size=2))
+        super().__init__(SavedNested(image_size=2))
         self.order = str(order)
 
     def step(self, action: Any) -> Any:
@@ -86,6 +86,12 @@ class CommandedEnv(gymnasium.Wrapper):
     def reset(self, **options: Any) -> Any:
         faulty = self._faulty(0)
         return self.env.reset(**options) if faulty is None else faulty.reset(**options)
+
+    def get_state(self) -> None:
+        """It has none."""
+
+    def set_state(self, state: None) -> None:
+        """It has none."""
 
     def _faulty(self, at_step: int) -> FaultEnv | None:
         order = Path(self.order)
@@ -118,7 +124,7 @@ class Session:
         )
         self.pids = set(self.workers.worker_pids)
         self.serial = SerialVecEnv(
-            [lambda: NestedEnv(image_size=2)] * self.num_rows, self.num_groups
+            [lambda: SavedNested(image_size=2)] * self.num_rows, self.num_groups
         )
         self.generator = np.random.default_rng(chance.getrandbits(30))
 

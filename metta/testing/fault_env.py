@@ -82,7 +82,6 @@ class FaultEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env if isinstance(env, gymnasium.Env) else env())
         self.fault, self.at_step, self.in_episode = fault, at_step, in_episode
         self.probability, self.seconds = probability, seconds
-        # text, like all that is here: a wrapper must not make an environment harder to save
         self.once_file = None if once_file is None else os.fspath(once_file)
         self._generator = np.random.default_rng(seed)
         self._num_steps = 0
@@ -104,6 +103,14 @@ class FaultEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         due = self._num_steps == self.at_step
         due = due or (self.probability > 0 and self._generator.random() < self.probability)
         return self._misbehave(replied) if due and self._may() else replied
+
+    def get_state(self) -> dict[str, Any]:
+        """What it knows itself, so that an environment is no harder to save with it around."""
+        return {"num_steps": self._num_steps, "generator": self._generator}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take back what `get_state` gave."""
+        self._num_steps, self._generator = state["num_steps"], state["generator"]
 
     def _may(self) -> bool:
         """Whether it may happen here, and was not the last time already."""

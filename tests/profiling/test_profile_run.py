@@ -9,7 +9,7 @@ import pytest
 from metta.profiling.profile_run import profile_run
 from metta.rl.compiled import cache as graph_cache
 from metta.rl.components.trainer import Trainer
-from metta.rl.learn import numerics
+from metta.rl.compiled import choice
 from metta.train.presets import small_fast_config
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
@@ -46,10 +46,10 @@ def test_a_short_run_is_set_up_as_one_when_the_profile_is_longer(
 ) -> None:
     config = tiny(total_timesteps=64)  # two epochs; the profile has four
     batch = 32
-    monkeypatch.setattr(numerics, "_SECONDS_PER_MINIBATCH", 1.0)
-    monkeypatch.setattr(numerics, "_SECONDS_WORTH_COMPILING", 3.0)
-    assert not numerics.compile_pays_off(config.trainer, batch)
-    assert numerics.compile_pays_off(tiny(4 * batch).trainer, batch)
+    monkeypatch.setattr(choice, "_SECONDS_PER_MINIBATCH", 1.0)
+    monkeypatch.setattr(choice, "_SECONDS_WORTH_COMPILING", 3.0)
+    assert not choice.compile_pays_off(config.trainer, batch)
+    assert choice.compile_pays_off(tiny(4 * batch).trainer, batch)
     found = profile_run(config, tmp_path, epochs=1, warmup=1)
     assert NO_COMPILER not in capsys.readouterr().err
     with Trainer(config) as trainer:

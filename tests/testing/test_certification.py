@@ -18,7 +18,7 @@ def test_every_component_is_exact_when_environments_can_be_brought_back(
 ) -> None:
     assert main(["certify", *SMALL, "--epochs", "3", "--kills", "1"]) == 0
     said = capsys.readouterr().out
-    assert "environments are of class snapshot" in said
+    assert "environments are of class repeat" in said
     assert "CERTIFIED" in said
     for component in ("policy", "optimizer", "environments", "collector", "trainer_state"):
         assert f"  {component}" in said
