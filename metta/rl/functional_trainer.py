@@ -17,7 +17,7 @@ from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.intervals import crossed
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
-from metta.rl.loop import StepFunction, default_training_step, run_training
+from metta.rl.loop import EpochFunction, default_training_step, run_training
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.training_components import TrainingComponents, build_components, resolve_batch
@@ -101,7 +101,7 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
     curriculum: Curriculum | None = None,
     policy_store: PolicyStore | None = None,
     *,
-    step_fn: StepFunction = default_training_step,
+    step_fn: EpochFunction = default_training_step,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
     hooks: Sequence[Any] = (),
 ) -> TrainerState:
@@ -132,15 +132,13 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
         )
         for hook in hooks:
             parts.hooks.add(hook)
-        with parts.plan.applied():
-            run_training(
-                parts.state,
-                lambda state: step_fn(state, parts, parts.config, parts.experience),
-                until_step=config.total_timesteps,
-                hooks=parts.hooks,
-                experience=lambda: parts.experience,
-                keep_history=False,
-            )
+        run_training(
+            parts.state,
+            lambda state: step_fn(state, parts, parts.config, parts.experience),
+            until_step=config.total_timesteps,
+            parts=parts,
+            keep_history=False,
+        )
     finally:
         vec_env.close()
     return parts.state

@@ -20,7 +20,7 @@ from metta.rl.components.training_manager import TrainingManager
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
-from metta.rl.loop import StepFunction, default_training_step, run_training
+from metta.rl.loop import EpochFunction, default_training_step, run_training
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
@@ -65,7 +65,7 @@ class Trainer:
         wandb_config: WandbConfig | Mapping[str, Any] | None = None,
         global_config: TrainingConfig | Mapping[str, Any] | None = None,
         custom_losses: Sequence[CustomLoss | LossFunction] = (),
-        step_fn: StepFunction = default_training_step,
+        step_fn: EpochFunction = default_training_step,
         wandb_run: Any = None,
         stats_client: Any = None,
         provenance: Mapping[str, Any] | None = None,
@@ -183,14 +183,13 @@ class Trainer:
         self.setup()
         parts = self._ready()
         self.state.stop_reason, self._has_failed = None, True
-        with stopping_on_signals(self.state) as signals, parts.plan.applied():
+        with stopping_on_signals(self.state) as signals:
             try:
                 run_training(
                     self.state,
                     lambda state: self._step_fn(state, parts, self.config, parts.experience),
                     until_step=self.config.total_timesteps,
-                    hooks=self.hooks,
-                    experience=lambda: parts.experience,
+                    parts=parts,
                     keep_history=False,
                 )
             finally:

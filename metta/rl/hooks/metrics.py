@@ -1,7 +1,7 @@
 """`MetricsHook`: all that is observed of a run, row by row."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from metta.agent.policy import Policy
@@ -83,15 +83,10 @@ class MetricsHook(TrainerHook):
         self._beat(trainer_state)
 
     def on_rollout_end(
-        self,
-        rollout_stats: Mapping[str, Sequence[float]],
-        trainer_state: TrainerState,
-        config: Any = None,
-        stats_client: Any = None,
+        self, trainer_state: TrainerState, config: Any = None, stats_client: Any = None
     ) -> None:
-        """Collecting is over and learning begins; the rollout's statistics wait for the next row."""
+        """Collecting is over and learning begins."""
         self._begin(trainer_state, config, stats_client)
-        trainer_state.stats.add_rollout_stats(rollout_stats)
         self.timer.stop("rollout")
         self.timer.start("train")
 

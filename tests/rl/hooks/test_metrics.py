@@ -14,7 +14,9 @@ from metta.curriculum import Curriculum
 from metta.loggers import EventLog, MetricRow, StatsClient, StatsLogger, SystemMonitor, read_events
 from metta.loggers.events.history import metric_rows
 from metta.loggers.sinks.csv_file import CsvSink
+from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.metrics import MetricsHook
+from metta.rl.learn.custom_losses import as_custom_losses
 from metta.rl.training_state import LateScores
 from metta.sim.scores import EvalRewardSummary
 from metta.timing import Stopwatch
@@ -90,7 +92,7 @@ def full_run_keys(sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> set[str]
     monkeypatch.setattr(SystemMonitor, "snapshot", lambda _: monitor._look())  # no waiting for it
     config = LoggingConfig(grad_stats_interval=1, weight_stats_interval=1, monitor_seconds=60.0)
     run = SmallRun()
-    run.custom_losses = [auxiliary_loss]
+    run.parts.custom_losses[:] = as_custom_losses([auxiliary_loss])
     sink.takes_constants = True
     run.hooks.add(make_hook(sink, config))
     with run.training():
@@ -398,7 +400,7 @@ def test_the_signature_is_the_documented_one_when_it_is_inspected() -> None:
 
 def test_the_return_is_nan_when_no_episode_has_ended(sink: MemorySink) -> None:
     run = SmallRun()
-    run.buffer = run.collector.experience = type(run.buffer).for_env(run.policy, run.env, horizon=4)
+    run.parts.experience = RolloutBuffer.for_env(run.policy, run.parts.vecenv, horizon=4)
     run.hooks.add(make_hook(sink))
     with run.training():
         run.epoch()
