@@ -8,10 +8,18 @@ from metta.errors import PolicyError, RolloutError
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.training_components import TrainingComponents
-from metta.rl.training_state import TrainerState
+from metta.rl.training_state import TrainerState, crossed
+from metta.stateful import NamedState, StateRegistry
 from metta.train.train_config import TrainerConfig
 
-__all__ = ["Collected", "EpochFunction", "default_training_step", "run_epoch", "run_training"]
+__all__ = [
+    "Collected",
+    "EpochFunction",
+    "default_training_step",
+    "run_epoch",
+    "run_training",
+    "save_requested",
+]
 
 EpochFunction = Callable[
     [TrainerState, TrainingComponents, TrainerConfig, RolloutBuffer], dict[str, float]
@@ -118,20 +126,25 @@ def _run(  # the arguments of `run_training`
     keep_history: bool,
 ) -> dict[str, list[float]]:
     hooks.open()
+    state.checkpoint_requests.clear()  # of a training that failed
     failure: BaseException | None = None
     try:
         _start(hooks)
         history: dict[str, list[float]] = {}
         for row in _epochs(state, epoch, until_step, hooks):
+            if parts is not None:
+                parts.environments.reset_before_checkpoint(state.epoch)
             if keep_history:
                 _append(history, row)
             experience = None if parts is None else parts.collector.experience
             hooks.fire("on_epoch_end", losses_stats=row, experience=experience)
-            _commit(state, hooks)
+            if parts is not None:
+                _close_report(state, parts, is_over=state.agent_step >= until_step)
+            save_requested(state, hooks)
             if on_epoch_end is not None:
                 on_epoch_end(state, row)
         hooks.fire("on_training_end", reason=state.stop_reason or f"{until_step:,} steps are done")
-        _commit(state, hooks)
+        save_requested(state, hooks)
     except BaseException as exc:
         failure = exc
         hooks.fire_exception(exc)
@@ -188,8 +201,27 @@ def _append(history: dict[str, list[float]], row: dict[str, float]) -> None:
         history.setdefault(name, [missing] * num_rows).append(row.get(name, missing))
 
 
-def _commit(state: TrainerState, hooks: HookRegistry) -> None:
-    """Let the snapshot that a hook took be committed, now that every hook has seen the epoch."""
-    checkpoint, state.pending_checkpoint = state.pending_checkpoint, None
-    if checkpoint is not None:
-        hooks.fire("on_checkpoint", checkpoint=checkpoint)
+def _close_report(state: TrainerState, parts: TrainingComponents, *, is_over: bool) -> None:
+    """Forget the statistics that a row of this epoch reports, if it has one, whoever listens.
+
+    A run that a signal stops will be resumed: its next row is that of the whole interval.
+    """
+    is_over = is_over or state.stop_reason is not None
+    is_last = is_over and "stop_signal" not in state.shared
+    first, interval = state.stats.stats_epoch_start, parts.config.logging.log_interval
+    if is_last or crossed(first, state.epoch, interval):
+        state.stats.clear_rollout_stats(state.epoch)
+
+
+def save_requested(state: TrainerState, hooks: HookRegistry) -> None:
+    """Take and write the checkpoints that were asked for, now that every hook has heard of the epoch."""
+    requests = state.checkpoint_requests.copy()
+    state.checkpoint_requests.clear()
+    registry = hooks.registry
+    if registry is None and requests:
+        registry = StateRegistry([hooks.policy, NamedState("optimizer", hooks.optimizer)])
+    for request in requests:
+        checkpoint = request.take(registry, hooks.policy, state)
+        if checkpoint is not None:
+            hooks.fire("on_checkpoint", checkpoint=checkpoint)
+            request.write(checkpoint)

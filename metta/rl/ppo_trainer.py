@@ -27,7 +27,7 @@ from metta.rl.learn.numerics import NumericsPlan
 from metta.rl.learn.update_log import LOSS_NAMES
 from metta.rl.loop import Collected, EpochListener, run_epoch, run_training
 from metta.rl.resume.checkpointer import TrainingCheckpointer
-from metta.rl.resume.environment_state import EnvironmentState
+from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.training_components import announcer, build_components, resolve_batch
 from metta.rollout import Rollout
@@ -96,6 +96,7 @@ class PPOTrainer:
             self.checkpointer = (
                 None if checkpoint_dir is None else self._checkpointer(checkpoint_dir)
             )
+            self._saving = self._new_saving()
             if self.checkpointer is not None and self.checkpointer.has_checkpoints():
                 self.load()
                 self._continue_calls()
@@ -241,18 +242,17 @@ class PPOTrainer:
             return nullcontext()
         return RunDirectory(self.checkpointer.checkpoint_dir).lock()
 
+    def _new_saving(self) -> RunSaver | None:
+        if self.checkpointer is None:
+            return None
+        return RunSaver.from_config(self.checkpointer, self.config.trainer.checkpoint)
+
     def _saving_hooks(self) -> list[CheckpointHook]:
         config = self.config.trainer.checkpoint
-        if self.checkpointer is None or not config.checkpoint_interval:
+        if self._saving is None or not config.checkpoint_interval:
             return []
-        return [
-            CheckpointHook(
-                self.checkpointer,
-                config.checkpoint_interval,
-                env_restore=config.env_restore,
-                rescue_share=config.rescue_share,
-            )
-        ]
+        interval = config.checkpoint_interval
+        return [CheckpointHook(self.checkpointer, interval, saving=self._saving)]
 
     def save(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Commit a checkpoint of everything to `folder` (default: `checkpoint_dir`); returns its path.
@@ -262,7 +262,7 @@ class PPOTrainer:
         checkpointer = self.checkpointer if folder is None else self._checkpointer(folder)
         if checkpointer is None:
             raise ConfigError("save() needs a folder, because this trainer has no checkpoint_dir")
-        self._environments.prepare(self.config.trainer.checkpoint.env_restore)
+        self.components.environments.prepare()
         pending = checkpointer.snapshot(self.registry, self.policy, self.state)
         return path_of(checkpointer.commit(pending).uri)
 
@@ -275,23 +275,20 @@ class PPOTrainer:
         folder = Path(path or (self.checkpointer.checkpoint_dir if self.checkpointer else ""))
         if path is None and self.checkpointer is None:
             raise ConfigError("load() needs a path, because this trainer has no checkpoint_dir")
-        checkpointer, is_one = self._checkpointer(folder), (folder / MANIFEST_FILE).is_file()
+        is_one = (folder / MANIFEST_FILE).is_file()
+        saving = self._saving = self._new_saving()
+        if path is not None or saving is None:
+            saving = RunSaver(self._checkpointer(folder), 0)
+        checkpointer = saving.checkpointer
         checkpoint = read_checkpoint(folder) if is_one else checkpointer.load_trainer_state()
         if checkpoint is None:
             raise CheckpointError(f"there is no checkpoint in {str(folder)!r}")
-        self._environments.prepare(self.config.trainer.checkpoint.env_restore)
         checkpointer.advice = FOR_CHECKPOINT_DIR if path is None else FOR_LOAD
-        with self.plan.applied():  # which may change to that of the checkpoint
-            checkpointer.restore(self.registry, checkpoint)
+        saving.restore(self.registry, checkpoint)
         self._run_id = checkpointer.run_id
         if self.checkpointer is not None:
             self.checkpointer.run_id = self._run_id
         self._calls_to_skip, self._continues_call = 0, False
-
-    @property
-    def _environments(self) -> EnvironmentState:
-        environments: EnvironmentState = self.registry.get(EnvironmentState.state_name)
-        return environments
 
     def _next_rollout(self) -> Collected:
         """What the loop learns from, collected by a phase that a subclass may have made its own."""

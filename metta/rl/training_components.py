@@ -63,6 +63,8 @@ class TrainingComponents:
     experience: RolloutBuffer
     optimizer: torch.optim.Optimizer
     collector: RolloutCollector
+    environments: EnvironmentState
+    """Where the environments of the collector stand."""
     ppo: PPOOptimizer
     custom_losses: list[CustomLoss]
     conditions: RunConditions
@@ -152,7 +154,9 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state
-    registry = _register(conditions, policy, ppo, collector, state, optimizer, losses)
+    saving = config.checkpoint
+    environments = EnvironmentState(collector, saving.env_restore, saving.checkpoint_interval)
+    registry = _register(conditions, policy, ppo, environments, state, optimizer, losses)
     hooks.policy, hooks.optimizer, hooks.config, hooks.registry = (
         policy,
         optimizer,
@@ -160,7 +164,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         registry,
     )
     return TrainingComponents(
-        config, vecenv, policy, buffer, optimizer, collector, ppo, losses, conditions,
+        config, vecenv, policy, buffer, optimizer, collector, environments, ppo, losses, conditions,
         state, registry, hooks,
     )  # fmt: skip
 
@@ -238,17 +242,17 @@ def _register(
     conditions: RunConditions,
     policy: Policy,
     ppo: PPOOptimizer,
-    collector: RolloutCollector,
+    environments: EnvironmentState,
     state: TrainerState,
     optimizer: torch.optim.Optimizer,
     losses: Sequence[CustomLoss],
 ) -> StateRegistry:
     """Components in the order of restoring: conditions may refuse, environments need the collector."""
-    registry = StateRegistry()
+    registry, collector = StateRegistry(), environments.collector
     parts: list[Any] = [conditions, policy, ppo]
     if isinstance(collector.vec_env, OpponentVecEnv):
         parts.append(collector.vec_env.pool)  # before the environments, whose opponents it holds
-    parts += [collector, EnvironmentState(collector)]
+    parts += [collector, environments]
     parts += [state, state.stats, state.policies, NamedState("optimizer", optimizer)]
     if collector.task_feed is not None:
         parts.append(collector.task_feed.curriculum)

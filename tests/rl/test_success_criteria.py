@@ -121,7 +121,7 @@ def test_can_resume_from_checkpoints(tmp_path: Path) -> None:
 
 
 def test_tests_pass_for_checkpoint_operations() -> None:
-    tests_pass_in("rl/hooks/test_checkpoint.py", "rl/test_checkpointer.py")
+    tests_pass_in("rl/hooks/test_checkpoint.py", "rl/resume/test_checkpointer.py")
 
 
 # 3: metrics

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestorePromise, find_promise
 from metta.errors import EnvError, MettaWarning, StateError
 from metta.rl.collect.collector import RolloutCollector
+from metta.rl.training_state import crossed
 
 __all__ = ["EnvironmentState", "WantedRestore"]
 
@@ -26,26 +27,33 @@ class EnvironmentState:
     gives_copies = True
     """What `state_dict` returns is in memory of its own already: snapshots do not copy it again."""
 
-    def __init__(self, collector: RolloutCollector) -> None:
-        self.collector = collector
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        wanted: WantedRestore = "auto",
+        checkpoint_interval: int = 0,
+    ) -> None:
+        self.collector, self.wanted = collector, wanted
+        self.checkpoint_interval = checkpoint_interval
+        """Of the settings: with ``sync_reset``, episodes end every so many epochs, whoever saves."""
         self.promise: RestorePromise | None = None
         self.num_boundaries = 0
         """How often episodes were dropped because environments could not be brought back."""
-        self._syncs = False
 
-    def prepare(self, wanted: WantedRestore = "auto") -> RestorePromise:
+    def prepare(self, wanted: WantedRestore | None = None) -> RestorePromise:
         """Find out how these environments can come back, by trying it; does it once.
 
-        ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike.
+        ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike. By default that
+        is wanted which the settings ask for.
         """
         if self.promise is None:
-            self.promise = find_promise(self.collector.vec_env, wanted)
-            self._syncs = self.promise.restore_class == "sync_reset"
+            self.wanted = wanted or self.wanted
+            self.promise = find_promise(self.collector.vec_env, self.wanted)
         return self.promise
 
-    def begin_epoch_to_save(self) -> None:
-        """A checkpoint is about to be taken: with ``sync_reset``, episodes end here."""
-        if self._syncs:
+    def reset_before_checkpoint(self, epoch: int) -> None:
+        """An epoch is over: with ``sync_reset``, episodes end here if the settings ask for a checkpoint."""
+        if self.wanted == "sync_reset" and crossed(epoch - 1, epoch, self.checkpoint_interval):
             self.collector.resume_with_fresh_episodes()
 
     def state_dict(self) -> dict[str, Any]:
@@ -61,7 +69,7 @@ class EnvironmentState:
         env, collector = self.collector.vec_env, self.collector
         if state["class"] == "boundary":
             self.num_boundaries += collector.stands_elsewhere
-            if self._syncs and collector.stands_elsewhere:
+            if self.wanted == "sync_reset" and collector.stands_elsewhere:
                 warnings.warn(
                     "this run was saved between the checkpoints of its interval, where no episodes are "
                     "reset; fresh ones begin, so it differs from an uninterrupted one",

@@ -164,8 +164,9 @@ def test_statistics_accumulate_when_a_row_covers_several_epochs(sink: MemorySink
         (6, 10.0),
         (7, 4.0),
     ]
-    assert run.state.stats.rollout_stats == {}
-    assert run.state.stats.stats_epoch_start == 7
+    # the hook only observes: the run's own statistics wait for the run's own interval
+    assert len(run.state.stats.rollout_stats["episode_return"]) == 22
+    assert run.state.stats.stats_epoch_start == 0
 
 
 def test_phases_are_timed_when_events_follow_each_other(sink: MemorySink) -> None:
@@ -372,7 +373,7 @@ def test_gradients_and_weights_are_rare_when_their_intervals_are_long(sink: Memo
         run.epochs(4)
     assert [row.epoch for row in sink.rows if "grad/norm" in row.metrics] == [2, 4]
     assert [row.epoch for row in sink.rows if "weights/heads/norm" in row.metrics] == [3]
-    assert run.state.stats.grad_stats["norm"] > 0
+    assert run.state.stats.grad_stats == {}
 
 
 def test_training_is_the_same_when_it_is_observed(sink: MemorySink) -> None:
