@@ -229,7 +229,7 @@ def test_the_run_is_back_as_soon_as_it_is_set_up(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:MettaTrainer is deprecated:DeprecationWarning")
 def test_a_used_store_is_restored_as_soon_as_the_parts_are_built(tmp_path: Path) -> None:
-    functional_training_loop(small().trainer, policy_store=PolicyStore(tmp_path))
+    MettaTrainer(small(), policy_store=PolicyStore(tmp_path)).train()
     with pytest.warns(MettaWarning, match="resumes at epoch 2"):
         old = MettaTrainer(small(total_timesteps=128), policy_store=PolicyStore(tmp_path))
     assert (old.trainer.state.epoch, old.trainer.state.agent_step) == (2, 64)
