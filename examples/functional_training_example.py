@@ -13,6 +13,7 @@ from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.rl.functional_trainer import functional_training_loop
 from metta.rl.hooks import TrainerHook
+from metta.rl.loop import Collected, run_epoch
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
@@ -49,14 +50,15 @@ def diversity_loss(output):  # type: ignore[no-untyped-def]  # receives what it 
 
 def step_with_next_observations(state, components, config, experience):  # type: ignore[no-untyped-def]  # as default_training_step
     """One epoch as `default_training_step` runs it, with one more column for the losses."""
-    state.measure_progress(config.total_timesteps)
-    stats, num_steps = components.collector.collect()
-    state.agent_step += num_steps
-    state.stats.add_returns(stats["episode_return"])
-    observations = next(iter(experience.obs.values()))  # [T + 1, N, ...]
-    experience.columns["next_observations"] = observations[1:].clone()
-    losses = components.ppo.update(experience, components.custom_losses, progress=state.progress)
-    return {"episode_return": state.stats.mean_return, **losses}
+
+    def collect() -> Collected:
+        stats, num_steps = components.collect()
+        observations = next(iter(experience.obs.values()))  # [T + 1, N, ...]
+        experience.columns["next_observations"] = observations[1:].clone()
+        return Collected(stats, num_steps, experience, experience)
+
+    total = config.total_timesteps
+    return run_epoch(state, components.hooks, collect, components.learn, total_timesteps=total)
 
 
 class Report(TrainerHook):

@@ -117,12 +117,13 @@ class StateRegistry:
     def digest(self) -> str:
         """Hex sha256 over every registered value, bit for bit.
 
-        Left out are components with ``in_digest = False``: they say where and how a run goes on, not
-        what it learned.
+        Left out are components with ``in_digest = False``, which say where and how a run continues and not
+        what it learned, and the entries that a component calls `observed`: hooks write them, and the run
+        does not depend on them.
         """
         return digest_of(
             {
-                name: {"version": part.state_version, "state": part.state_dict()}
+                name: {"version": part.state_version, "state": _unobserved(part)}
                 for name, part in self._components.items()
                 if getattr(part, "in_digest", True)
             }
@@ -131,6 +132,12 @@ class StateRegistry:
     def digests(self) -> dict[str, str]:
         """A digest for every component, for those who look for the first difference."""
         return {name: digest_of(part["state"]) for name, part in self.snapshot().items()}
+
+
+def _unobserved(part: Stateful) -> Mapping[str, Any]:
+    observed: frozenset[str] = getattr(part, "observed", frozenset())
+    state = part.state_dict()
+    return {k: v for k, v in state.items() if k not in observed} if observed else state
 
 
 def digest_of(value: Any) -> str:

@@ -15,13 +15,13 @@ from metta.envs.factory import configured_vec_env, make_vec_env
 from metta.errors import MettaWarning
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.checkpoint import CheckpointHook
-from metta.rl.hooks.intervals import crossed
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
-from metta.rl.loop import StepFunction, default_training_step, run_training
+from metta.rl.loop import EpochFunction, default_training_step, run_training
 from metta.rl.resume.checkpointer import TrainingCheckpointer
+from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.training_components import TrainingComponents, build_components, resolve_batch
-from metta.rl.training_state import PolicyTracker, TrainerState
+from metta.rl.training_state import PolicyTracker, TrainerState, crossed
 from metta.sim.scores import EvalRewardSummary
 from metta.store.policy_store import PolicyStore
 from metta.timing import Stopwatch
@@ -45,6 +45,7 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
     *,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
     curriculum: Curriculum | None = None,
+    allow_inexact: bool = False,
 ) -> TrainingComponents:
     """The parts of a run over an environment and a buffer of yours.
 
@@ -52,9 +53,10 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
         while state.agent_steps < config.total_timesteps:
             metrics = default_training_step(state, components, config, experience)
 
-    `ppo_config` replaces ``config.ppo`` where it is given. With a policy store, checkpoints are made at
-    the configured interval by loops that fire `on_epoch_end`, and such a loop resumes from the newest one,
-    with a warning. A store that holds a run of other settings, or of another seed, is refused.
+    `ppo_config` replaces ``config.ppo`` where it is given. With a policy store, `run_training` saves
+    checkpoints there at the configured interval, and the newest one is restored here, with a warning. A
+    store that holds a run of other settings, or of another seed, is refused; `allow_inexact` accepts other
+    libraries or threads.
     A `curriculum` of several tasks needs environments made of them: ``make_vec_env(curriculum.tasks)``.
     """
     if ppo_config is not None:
@@ -73,25 +75,23 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
     )
     if curriculum is not None:
         parts.conditions.settings["environment"] = curriculum.task.name
+    parts.conditions.allow_inexact = allow_inexact
     interval = config.checkpoint.checkpoint_interval
     if policy_store is not None and interval > 0:
         kept = config.checkpoint
         checkpointer = TrainingCheckpointer.from_config(policy_store.root, kept, policy_store)
-        parts.hooks.add(
-            CheckpointHook(
-                checkpointer,
-                interval,
-                resume=True,
-                announce=warn_of_resume,
-                env_restore=config.checkpoint.env_restore,
-            )
-        )
+        saving = RunSaver(checkpointer, interval)
+        restore_with_warning(saving, parts)
+        parts.hooks.add(CheckpointHook(checkpointer, interval, saving=saving))
     return parts
 
 
-def warn_of_resume(text: str) -> None:
+def restore_with_warning(saving: RunSaver, parts: TrainingComponents) -> None:
     """A store that is used again may be meant or not: the caller is told which weights count."""
-    warnings.warn(text, MettaWarning, stacklevel=2)
+    if saving.restore(parts.registry):
+        total = parts.config.total_timesteps
+        text = saving.checkpointer.describe_resume(parts.state, total)
+        warnings.warn(text, MettaWarning, stacklevel=2)
 
 
 def functional_training_loop(  # noqa: PLR0913  # the first five by position, as in older scripts
@@ -101,9 +101,10 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
     curriculum: Curriculum | None = None,
     policy_store: PolicyStore | None = None,
     *,
-    step_fn: StepFunction = default_training_step,
+    step_fn: EpochFunction = default_training_step,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
     hooks: Sequence[Any] = (),
+    allow_inexact: bool = False,
 ) -> TrainerState:
     """Train until ``config.total_timesteps``; returns the state that was reached.
 
@@ -129,18 +130,17 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
             policy_store,
             custom_losses=custom_losses,
             curriculum=curriculum,
+            allow_inexact=allow_inexact,
         )
         for hook in hooks:
             parts.hooks.add(hook)
-        with parts.plan.applied():
-            run_training(
-                parts.state,
-                lambda state: step_fn(state, parts, parts.config, parts.experience),
-                until_step=config.total_timesteps,
-                hooks=parts.hooks,
-                experience=lambda: parts.experience,
-                keep_history=False,
-            )
+        run_training(
+            parts.state,
+            lambda state: step_fn(state, parts, parts.config, parts.experience),
+            until_step=config.total_timesteps,
+            parts=parts,
+            keep_history=False,
+        )
     finally:
         vec_env.close()
     return parts.state

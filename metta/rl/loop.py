@@ -1,17 +1,27 @@
 """THE loop: collect, learn, count, tell the hooks, and stop when asked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 from metta.errors import PolicyError, RolloutError
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.training_components import TrainingComponents
-from metta.rl.training_state import TrainerState
+from metta.rl.training_state import TrainerState, crossed
+from metta.stateful import NamedState, StateRegistry
 from metta.train.train_config import TrainerConfig
 
-__all__ = ["default_training_step", "run_training"]
+__all__ = [
+    "Collected",
+    "EpochFunction",
+    "default_training_step",
+    "run_epoch",
+    "run_training",
+    "save_requested",
+]
 
-StepFunction = Callable[
+EpochFunction = Callable[
     [TrainerState, TrainingComponents, TrainerConfig, RolloutBuffer], dict[str, float]
 ]
 """One epoch: collects, learns, raises `agent_step`, and returns metrics."""
@@ -22,6 +32,44 @@ _MAX_IDLE_EPOCHS = 100
 """Epochs in a row without a step; a few happen where every row only resets."""
 
 
+class Collected(NamedTuple):
+    """What the first phase of an epoch gives."""
+
+    rollout_stats: dict[str, list[float]]
+    """Lists with one number per episode that ended."""
+    num_steps: int
+    """Valid agent steps."""
+    experience: RolloutBuffer
+    """What hooks are shown."""
+    data: Any
+    """What the second phase learns from."""
+
+
+def run_epoch(
+    state: TrainerState,
+    hooks: HookRegistry,
+    collect: Callable[[], Collected],
+    learn: Callable[[Any], Mapping[str, float]],
+    *,
+    total_timesteps: int,
+) -> dict[str, float]:
+    """THE epoch: collect, learn, count and tell the hooks; all interfaces run their epochs here.
+
+    Returns the update's means and ``episode_return`` (of the last 100 episodes).
+    """
+    state.measure_progress(total_timesteps)
+    hooks.fire("on_rollout_start")
+    rollout = collect()
+    state.agent_step += rollout.num_steps
+    state.stats.add_rollout_stats(rollout.rollout_stats)
+    experience = rollout.experience
+    hooks.fire("on_rollout_end", rollout_stats=rollout.rollout_stats, experience=experience)
+    losses = learn(rollout.data)
+    hooks.fire("on_update_end", losses_stats=losses, experience=experience)
+    state.epoch += 1
+    return {"episode_return": state.stats.mean_return, **losses}
+
+
 def default_training_step(
     state: TrainerState,
     components: TrainingComponents,
@@ -30,63 +78,73 @@ def default_training_step(
 ) -> dict[str, float]:
     """One epoch: a rollout into `experience`, one update from it, and their counts in `state`.
 
-    Returns the update's means and ``episode_return`` (of the last 100 episodes).
+    Returns the metrics of `run_epoch`.
     """
-    hooks, plan = components.hooks, components.plan
     if components.state is not state:
         components.use_state(state)
     if components.collector.experience is not experience:
         components.collector.experience = experience
-    state.measure_progress(config.total_timesteps)
-    hooks.fire("on_rollout_start")
-    with plan.applied():
-        rollout_stats, num_steps = components.collector.collect()
-    state.agent_step += num_steps
-    state.stats.add_returns(rollout_stats["episode_return"])
-    hooks.fire("on_rollout_end", rollout_stats=rollout_stats, experience=experience)
-    with plan.applied():
-        losses = components.ppo.update(
-            experience, components.custom_losses, progress=state.progress
-        )
-    hooks.fire("on_update_end", losses_stats=losses, experience=experience)
-    state.epoch += 1
-    return {"episode_return": state.stats.mean_return, **losses}
+
+    def collect() -> Collected:
+        return Collected(*components.collect(), experience, experience)
+
+    total = config.total_timesteps
+    return run_epoch(state, components.hooks, collect, components.learn, total_timesteps=total)
 
 
 def run_training(
     state: TrainerState,
-    step: Callable[[TrainerState], dict[str, float]],
+    epoch: Callable[[TrainerState], dict[str, float]],
     *,
     until_step: int,
+    parts: TrainingComponents | None = None,
     hooks: HookRegistry | None = None,
     on_epoch_end: EpochListener | None = None,
-    experience: Callable[[], object] = lambda: None,
     keep_history: bool = True,
 ) -> dict[str, list[float]]:
     """Repeat epochs until `until_step` agent steps or a requested stop; returns metrics per epoch.
 
-    A metric that an epoch did not report is NaN there, so all lists are equally long; they grow by about
-    half a kilobyte in each epoch, and without `keep_history` they are empty. `experience` gives what the
-    event `on_epoch_end` offers under that name; the function `on_epoch_end` is called after the hooks,
-    and its exceptions are its caller's. Hooks are told of the end, of a failure, and are closed, whatever
-    happens.
+    `epoch` runs one epoch and returns its metrics. `hooks` are those of the `parts` where there are
+    parts, and training then runs with the threads of their plan. A metric that an epoch did not report is
+    NaN there, so all lists are equally long; they grow by about half a kilobyte in each epoch, and without
+    `keep_history` they are empty. The function `on_epoch_end` is called after the hooks, and its
+    exceptions are its caller's. Hooks are told of the end, of a failure, and are closed, whatever happens.
     """
     if hooks is None:
-        hooks = HookRegistry(state)
+        hooks = HookRegistry(state) if parts is None else parts.hooks
+    with nullcontext() if parts is None else parts.plan.applied():
+        return _run(state, epoch, until_step, parts, hooks, on_epoch_end, keep_history)
+
+
+def _run(  # the arguments of `run_training`
+    state: TrainerState,
+    epoch: Callable[[TrainerState], dict[str, float]],
+    until_step: int,
+    parts: TrainingComponents | None,
+    hooks: HookRegistry,
+    on_epoch_end: EpochListener | None,
+    keep_history: bool,
+) -> dict[str, list[float]]:
     hooks.open()
+    state.checkpoint_requests.clear()  # of a training that failed
     failure: BaseException | None = None
     try:
         _start(hooks)
         history: dict[str, list[float]] = {}
-        for row in _epochs(state, step, until_step, hooks):
+        for row in _epochs(state, epoch, until_step, hooks):
+            if parts is not None:
+                parts.environments.reset_before_checkpoint(state.epoch)
             if keep_history:
                 _append(history, row)
-            hooks.fire("on_epoch_end", losses_stats=row, experience=experience())
-            _commit(state, hooks)
+            experience = None if parts is None else parts.collector.experience
+            hooks.fire("on_epoch_end", losses_stats=row, experience=experience)
+            if parts is not None:
+                _close_report(state, parts, is_over=state.agent_step >= until_step)
+            save_requested(state, hooks)
             if on_epoch_end is not None:
                 on_epoch_end(state, row)
         hooks.fire("on_training_end", reason=state.stop_reason or f"{until_step:,} steps are done")
-        _commit(state, hooks)
+        save_requested(state, hooks)
     except BaseException as exc:
         failure = exc
         hooks.fire_exception(exc)
@@ -111,7 +169,7 @@ def _start(hooks: HookRegistry) -> None:
 
 def _epochs(
     state: TrainerState,
-    step: Callable[[TrainerState], dict[str, float]],
+    run_one: Callable[[TrainerState], dict[str, float]],
     until_step: int,
     hooks: HookRegistry,
 ) -> Iterator[dict[str, float]]:
@@ -120,8 +178,8 @@ def _epochs(
     while state.agent_step < until_step and state.stop_reason is None:
         before, epoch = state.agent_step, state.epoch
         hooks.fire("on_epoch_start")
-        state.metrics = step(state)
-        state.epoch = epoch + 1  # whatever a step of one's own did about it
+        state.metrics = run_one(state)
+        state.epoch = epoch + 1  # whatever an epoch function of one's own did about it
         num_idle = 0 if state.agent_step > before else num_idle + 1
         if num_idle >= _MAX_IDLE_EPOCHS:
             raise RolloutError(
@@ -143,8 +201,27 @@ def _append(history: dict[str, list[float]], row: dict[str, float]) -> None:
         history.setdefault(name, [missing] * num_rows).append(row.get(name, missing))
 
 
-def _commit(state: TrainerState, hooks: HookRegistry) -> None:
-    """Let the snapshot that a hook took be committed, now that every hook has seen the epoch."""
-    checkpoint, state.pending_checkpoint = state.pending_checkpoint, None
-    if checkpoint is not None:
-        hooks.fire("on_checkpoint", checkpoint=checkpoint)
+def _close_report(state: TrainerState, parts: TrainingComponents, *, is_over: bool) -> None:
+    """Forget the statistics that a row of this epoch reports, if it has one, whoever listens.
+
+    A run that a signal stops will be resumed: its next row is that of the whole interval.
+    """
+    is_over = is_over or state.stop_reason is not None
+    is_last = is_over and "stop_signal" not in state.shared
+    first, interval = state.stats.stats_epoch_start, parts.config.logging.log_interval
+    if is_last or crossed(first, state.epoch, interval):
+        state.stats.clear_rollout_stats(state.epoch)
+
+
+def save_requested(state: TrainerState, hooks: HookRegistry) -> None:
+    """Take and write the checkpoints that were asked for, now that every hook has heard of the epoch."""
+    requests = state.checkpoint_requests.copy()
+    state.checkpoint_requests.clear()
+    registry = hooks.registry
+    if registry is None and requests:
+        registry = StateRegistry([hooks.policy, NamedState("optimizer", hooks.optimizer)])
+    for request in requests:
+        checkpoint = request.take(registry, hooks.policy, state)
+        if checkpoint is not None:
+            hooks.fire("on_checkpoint", checkpoint=checkpoint)
+            request.write(checkpoint)

@@ -25,12 +25,11 @@ from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
 from metta.rl.learn.numerics import NumericsPlan
 from metta.rl.learn.update_log import LOSS_NAMES
-from metta.rl.loop import EpochListener, run_training
+from metta.rl.loop import Collected, EpochListener, run_epoch, run_training
 from metta.rl.resume.checkpointer import TrainingCheckpointer
-from metta.rl.resume.environment_state import EnvironmentState
+from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.training_components import announcer, build_components, resolve_batch
-from metta.rl.training_state import TrainerState
 from metta.rollout import Rollout
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import MANIFEST_FILE, new_run_id, read_checkpoint
@@ -97,6 +96,7 @@ class PPOTrainer:
             self.checkpointer = (
                 None if checkpoint_dir is None else self._checkpointer(checkpoint_dir)
             )
+            self._saving = self._new_saving()
             if self.checkpointer is not None and self.checkpointer.has_checkpoints():
                 self.load()
                 self._continue_calls()
@@ -154,14 +154,11 @@ class PPOTrainer:
 
     def _collect(self) -> dict[str, Tensor]:
         """One rollout, in the buffer's own memory."""
-        with self.plan.applied():
-            stats, num_steps = self.collector.collect()
-            self._steps_collected += num_steps
-            self._rollout_stats = stats
-            self.state.stats.add_returns(stats["episode_return"])
-            columns = self.collector.experience.columns
-            columns |= self.ppo.compute_advantages(columns)
-            return columns
+        rollout_stats, num_steps = self.components.collect()
+        self._steps_collected += num_steps
+        for name, numbers in rollout_stats.items():
+            self._rollout_stats.setdefault(name, []).extend(numbers)
+        return self.collector.experience.columns
 
     def learn(
         self, rollout_data: Mapping[str, Tensor] | str | os.PathLike[str]
@@ -181,8 +178,7 @@ class PPOTrainer:
                 "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
             )
             return dict.fromkeys(LOSS_NAMES, 0.0)
-        with self.plan.applied():
-            return self.ppo.update(rollout_data, self.custom_losses, progress=self.progress)
+        return self.components.learn(rollout_data)
 
     def train(
         self,
@@ -213,14 +209,15 @@ class PPOTrainer:
         saving = self._saving_hooks()
         try:
             names += [registry.add(hook) for hook in (*saving, *hooks)]
-            with self.plan.applied(), self._checkpoints_locked():
+            with self._checkpoints_locked():
                 history = run_training(
                     state,
-                    lambda state: self._step(state, total),
+                    lambda state: run_epoch(
+                        state, registry, self._next_rollout, self.learn, total_timesteps=total
+                    ),
                     until_step=state.first_step + total,
-                    hooks=registry,
+                    parts=self.components,
                     on_epoch_end=on_epoch_end,
-                    experience=lambda: self.collector.experience,
                 )
         finally:
             for name in names:
@@ -245,18 +242,17 @@ class PPOTrainer:
             return nullcontext()
         return RunDirectory(self.checkpointer.checkpoint_dir).lock()
 
+    def _new_saving(self) -> RunSaver | None:
+        if self.checkpointer is None:
+            return None
+        return RunSaver.from_config(self.checkpointer, self.config.trainer.checkpoint)
+
     def _saving_hooks(self) -> list[CheckpointHook]:
         config = self.config.trainer.checkpoint
-        if self.checkpointer is None or not config.checkpoint_interval:
+        if self._saving is None or not config.checkpoint_interval:
             return []
-        return [
-            CheckpointHook(
-                self.checkpointer,
-                config.checkpoint_interval,
-                env_restore=config.env_restore,
-                rescue_share=config.rescue_share,
-            )
-        ]
+        interval = config.checkpoint_interval
+        return [CheckpointHook(self.checkpointer, interval, saving=self._saving)]
 
     def save(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Commit a checkpoint of everything to `folder` (default: `checkpoint_dir`); returns its path.
@@ -266,7 +262,7 @@ class PPOTrainer:
         checkpointer = self.checkpointer if folder is None else self._checkpointer(folder)
         if checkpointer is None:
             raise ConfigError("save() needs a folder, because this trainer has no checkpoint_dir")
-        self._environments.prepare(self.config.trainer.checkpoint.env_restore)
+        self.components.environments.prepare()
         pending = checkpointer.snapshot(self.registry, self.policy, self.state)
         return path_of(checkpointer.commit(pending).uri)
 
@@ -279,50 +275,38 @@ class PPOTrainer:
         folder = Path(path or (self.checkpointer.checkpoint_dir if self.checkpointer else ""))
         if path is None and self.checkpointer is None:
             raise ConfigError("load() needs a path, because this trainer has no checkpoint_dir")
-        checkpointer, is_one = self._checkpointer(folder), (folder / MANIFEST_FILE).is_file()
+        is_one = (folder / MANIFEST_FILE).is_file()
+        saving = self._saving = self._new_saving()
+        if path is not None or saving is None:
+            saving = RunSaver(self._checkpointer(folder), 0)
+        checkpointer = saving.checkpointer
         checkpoint = read_checkpoint(folder) if is_one else checkpointer.load_trainer_state()
         if checkpoint is None:
             raise CheckpointError(f"there is no checkpoint in {str(folder)!r}")
-        self._environments.prepare(self.config.trainer.checkpoint.env_restore)
         checkpointer.advice = FOR_CHECKPOINT_DIR if path is None else FOR_LOAD
-        with self.plan.applied():  # which may change to that of the checkpoint
-            checkpointer.restore(self.registry, checkpoint)
+        saving.restore(self.registry, checkpoint)
         self._run_id = checkpointer.run_id
         if self.checkpointer is not None:
             self.checkpointer.run_id = self._run_id
         self._calls_to_skip, self._continues_call = 0, False
 
-    @property
-    def _environments(self) -> EnvironmentState:
-        environments: EnvironmentState = self.registry.get(EnvironmentState.state_name)
-        return environments
-
-    def _step(self, state: TrainerState, total: int) -> dict[str, float]:
-        """An epoch of the two phases, which a subclass may have made its own."""
-        hooks = self.components.hooks
-        state.measure_progress(total)
+    def _next_rollout(self) -> Collected:
+        """What the loop learns from, collected by a phase that a subclass may have made its own."""
         self._steps_collected, self._rollout_stats = 0, {}
-        hooks.fire("on_rollout_start")
-        data = self._next_rollout()
-        buffer = self.collector.experience
-        # a subclass that collects in its own way counts what it hands to learn()
-        state.agent_step += self._steps_collected or num_valid(data)
-        hooks.fire("on_rollout_end", rollout_stats=self._rollout_stats, experience=buffer)
-        losses = self.learn(data)
-        hooks.fire("on_update_end", losses_stats=losses, experience=buffer)
-        return {"episode_return": state.stats.mean_return, **losses}
-
-    def _next_rollout(self) -> Mapping[str, Tensor]:
-        """What the loop learns from; nobody keeps it, so it need not be copied."""
         horizon = self.config.trainer.rollout.horizon
         phases = (
             (self.collect_rollouts, PPOTrainer.collect_rollouts),
             (self.learn, PPOTrainer.learn),
         )
         is_own = any(getattr(mine, "__func__", None) is not plain for mine, plain in phases)
+        data: Mapping[str, Tensor]
         if is_own or horizon != self.collector.experience.horizon:
-            return self.collect_rollouts(horizon)
-        return self._collect()
+            data = self.collect_rollouts(horizon)
+        else:
+            data = self._collect()  # nobody keeps it, so it need not be copied
+        # a subclass that collects in its own way counts what it hands to learn()
+        num_steps = self._steps_collected or num_valid(data)
+        return Collected(self._rollout_stats, num_steps, self.collector.experience, data)
 
     def _nothing_left(self) -> dict[str, list[float]]:
         self._say("this call of train() was completed before: nothing is left to do in it")

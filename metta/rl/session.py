@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
 from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.resume.checkpointer import TrainingCheckpointer
-from metta.rl.resume.environment_state import EnvironmentState
+from metta.rl.resume.run_saver import RunSaver
 from metta.rl.resume.run_settings import check_continuation, own_parts, write_settings
 from metta.rl.training_components import TrainingComponents
 from metta.stateful import digest_of
@@ -51,35 +51,21 @@ def build_hooks(  # noqa: PLR0913  # all services by name
     config: TrainerConfig,
     curriculum: Curriculum | None = None,
     *,
-    checkpointer: TrainingCheckpointer | None = None,
-    checkpoint: Checkpoint | None = None,
+    saving: RunSaver | None = None,
     evaluator: PolicyEvaluator | None = None,
     logger: StatsLogger | None = None,
     wandb_run: Any = None,
     stats_client: Any = None,
     replay_dir: str | os.PathLike[str] | None = None,
-    announce: Callable[[str], object] | None = None,
 ) -> list[TrainerHook]:
     """The three hooks as the configuration asks for them; those without anything to do are left out.
 
-    `checkpoint` is what the run goes on from; by default it is the newest of the `checkpointer`. Replays
-    go to `replay_dir`; `announce` gets a line where a run is resumed.
+    `saving` is the service of the run that saves it. Replays go to `replay_dir`.
     """
     hooks: list[TrainerHook] = []
-    saving = config.checkpoint
-    intervals = saving.checkpoint_interval, saving.wandb_checkpoint_interval
-    # what was saved is taken up also by a run that will not save
-    if checkpointer is not None and (any(intervals) or checkpointer.has_checkpoints()):
-        hooks.append(
-            CheckpointHook(
-                checkpointer,
-                *intervals,
-                resume=checkpoint or True,
-                announce=announce,
-                env_restore=saving.env_restore,
-                rescue_share=saving.rescue_share,
-            )
-        )
+    intervals = config.checkpoint.checkpoint_interval, config.checkpoint.wandb_checkpoint_interval
+    if saving is not None and any(intervals):
+        hooks.append(CheckpointHook(saving.checkpointer, *intervals, saving=saving))
     if config.evaluation.eval_episodes > 0:
         evaluation = config.evaluation
         if curriculum is not None:
@@ -112,7 +98,7 @@ class RunSession:
 
         session = RunSession("runs/first")
         session.open()                                  # refused while another trainer is at work
-        session.attach(components, config, curriculum)  # writes config.yaml and adds the hooks
+        session.attach(components, config, curriculum)  # restores, writes config.yaml, adds the hooks
         session.close()
 
     `checkpoint_dir` (and likewise the other folders) replaces the usual place below the run directory;
@@ -182,7 +168,7 @@ class RunSession:
         curriculum: Curriculum,
         evaluator: PolicyEvaluator | None = None,
     ) -> None:
-        """Write the configuration down, open the services, and add the hooks."""
+        """Restore the run, write the configuration down, open the services, and add the hooks."""
         if self.wandb_config is not None:
             logging = dataclasses.replace(config.trainer.logging, wandb=self.wandb_config)
             trainer = dataclasses.replace(config.trainer, logging=logging)
@@ -196,8 +182,7 @@ class RunSession:
         )
         checkpointer.advice, parts.conditions.allow_inexact = FOR_RUNS, self.allow_inexact
         if trainer.checkpoint.checkpoint_interval:
-            environments = parts.registry.get(EnvironmentState.state_name)
-            self.restore_support = environments.prepare(trainer.checkpoint.env_restore)
+            self.restore_support = parts.environments.prepare()
         checkpoint = checkpointer.load_trainer_state(run_id=run_id)
         if checkpoint is not None:
             checkpointer.run_id = checkpoint.run_id or checkpointer.run_id
@@ -206,9 +191,11 @@ class RunSession:
         if checkpoint is not None:
             check_continuation(self.directory, parts.conditions, checkpoint, self._changes)
         self._event_log = self._open_log(checkpoint)  # refused before anything is written
-        resumes = checkpoint is not None
-        if not resumes:
+        saving, resumes = RunSaver.from_config(checkpointer, trainer.checkpoint), False
+        if checkpoint is None:
             self._warn_of_lost_checkpoints()
+        else:
+            resumes = saving.restore(parts.registry, checkpoint)
         write_settings(self.directory, config, about, self.provenance, resumes=resumes)
         checkpointer.before_commit = self._sync_events
         if self.stats_client is None:
@@ -223,8 +210,7 @@ class RunSession:
         hooks = build_hooks(
             trainer,
             curriculum,
-            checkpointer=checkpointer,
-            checkpoint=checkpoint,
+            saving=saving,
             evaluator=evaluator,
             logger=self._logger(trainer),
             wandb_run=self.wandb_run,

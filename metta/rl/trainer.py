@@ -11,10 +11,12 @@ from torch import nn
 from metta.curriculum import Curriculum
 from metta.rl.components.environment_manager import Vectorization
 from metta.rl.components.trainer import Trainer
-from metta.rl.functional_trainer import warn_of_resume
+from metta.rl.functional_trainer import restore_with_warning
 from metta.rl.resume.checkpointer import TrainingCheckpointer
+from metta.rl.resume.run_saver import RunSaver
 from metta.rl.session import build_hooks
 from metta.rl.training_state import TrainerState
+from metta.store.policy_store import PolicyStore
 from metta.train.train_config import EvaluationConfig, TrainerConfig, TrainingConfig
 
 __all__ = ["MettaTrainer", "train"]
@@ -61,7 +63,7 @@ class MettaTrainer:
         self,
         cfg: TrainerConfig | TrainingConfig | Mapping[str, Any],
         wandb_run: Any = None,
-        policy_store: Any = None,
+        policy_store: PolicyStore | None = None,
         sim_config: EvaluationConfig | None = None,
         stats_client: Any = None,
     ) -> None:
@@ -75,18 +77,33 @@ class MettaTrainer:
         config = self.trainer.config
         evaluation = sim_config or EvaluationConfig(eval_episodes=0)
         self.trainer.hooks.wandb_run, self.trainer.hooks.stats_client = wandb_run, stats_client
-        checkpointer = policy_store and TrainingCheckpointer.from_config(
-            policy_store.root, config.checkpoint, policy_store, wandb_run
-        )
+        saving = None
+        if policy_store is not None:
+            saving = self._restored(policy_store, wandb_run)
         for hook in build_hooks(
             dataclasses.replace(config, evaluation=evaluation),
             self.trainer.curriculum,
-            checkpointer=checkpointer,
+            saving=saving,
             wandb_run=wandb_run,
             stats_client=stats_client,
-            announce=warn_of_resume,
         ):
             self.trainer.add_hook(hook)
+
+    def _restored(self, policy_store: PolicyStore, wandb_run: Any) -> RunSaver:
+        """Build the parts, and restore the run that the store holds."""
+        config = self.trainer.config.checkpoint
+        self.trainer.setup()
+        assert self.trainer.components is not None
+        checkpointer = TrainingCheckpointer.from_config(
+            policy_store.root, config, policy_store, wandb_run
+        )
+        saving = RunSaver.from_config(checkpointer, config)
+        try:
+            restore_with_warning(saving, self.trainer.components)
+        except BaseException:
+            self.trainer.cleanup()
+            raise
+        return saving
 
     def train(self) -> TrainerState:
         """Train to the end and clean up."""

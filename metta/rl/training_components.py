@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
@@ -63,6 +63,8 @@ class TrainingComponents:
     experience: RolloutBuffer
     optimizer: torch.optim.Optimizer
     collector: RolloutCollector
+    environments: EnvironmentState
+    """Where the environments of the collector stand."""
     ppo: PPOOptimizer
     custom_losses: list[CustomLoss]
     conditions: RunConditions
@@ -75,6 +77,23 @@ class TrainingComponents:
     def plan(self) -> NumericsPlan:
         """What decides the last bits; a resumed run takes over that of its checkpoint."""
         return self.conditions.plan
+
+    def collect(self) -> tuple[dict[str, list[float]], int]:
+        """The first phase of an epoch: a rollout in `collector.experience`, with advantages and returns.
+
+        Returns statistics of the episodes that ended, and valid agent steps.
+        """
+        with self.plan.applied():
+            rollout_stats, num_steps = self.collector.collect()
+            self.state.stats.add_returns(rollout_stats["episode_return"])
+            columns = self.collector.experience.columns
+            columns |= self.ppo.compute_advantages(columns)
+        return rollout_stats, num_steps
+
+    def learn(self, data: RolloutBuffer | Mapping[str, Tensor]) -> dict[str, float]:
+        """The second phase of an epoch: one update; returns its means."""
+        with self.plan.applied():
+            return self.ppo.update(data, self.custom_losses, progress=self.state.progress)
 
     def use_state(self, state: TrainerState) -> None:
         """Go on with another state: counters, trackers, and what hooks see."""
@@ -135,7 +154,9 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state
-    registry = _register(conditions, policy, ppo, collector, state, optimizer, losses)
+    saving = config.checkpoint
+    environments = EnvironmentState(collector, saving.env_restore, saving.checkpoint_interval)
+    registry = _register(conditions, policy, ppo, environments, state, optimizer, losses)
     hooks.policy, hooks.optimizer, hooks.config, hooks.registry = (
         policy,
         optimizer,
@@ -143,7 +164,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         registry,
     )
     return TrainingComponents(
-        config, vecenv, policy, buffer, optimizer, collector, ppo, losses, conditions,
+        config, vecenv, policy, buffer, optimizer, collector, environments, ppo, losses, conditions,
         state, registry, hooks,
     )  # fmt: skip
 
@@ -221,17 +242,17 @@ def _register(
     conditions: RunConditions,
     policy: Policy,
     ppo: PPOOptimizer,
-    collector: RolloutCollector,
+    environments: EnvironmentState,
     state: TrainerState,
     optimizer: torch.optim.Optimizer,
     losses: Sequence[CustomLoss],
 ) -> StateRegistry:
     """Components in the order of restoring: conditions may refuse, environments need the collector."""
-    registry = StateRegistry()
+    registry, collector = StateRegistry(), environments.collector
     parts: list[Any] = [conditions, policy, ppo]
     if isinstance(collector.vec_env, OpponentVecEnv):
         parts.append(collector.vec_env.pool)  # before the environments, whose opponents it holds
-    parts += [collector, EnvironmentState(collector)]
+    parts += [collector, environments]
     parts += [state, state.stats, state.policies, NamedState("optimizer", optimizer)]
     if collector.task_feed is not None:
         parts.append(collector.task_feed.curriculum)

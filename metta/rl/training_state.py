@@ -3,14 +3,30 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from metta.agent.policy_record import PolicyRecord
 from metta.sim.scores import EvalRewardSummary
+from metta.stateful import StateRegistry
 
-__all__ = ["LateScores", "PolicyTracker", "StatsTracker", "TrainerState"]
+__all__ = [
+    "CheckpointRequest",
+    "LateScores",
+    "PolicyTracker",
+    "StatsTracker",
+    "TrainerState",
+    "crossed",
+]
 
 _RECENT_EPISODES = 100
+
+
+def crossed(previous: int, now: int, interval: int) -> bool:
+    """Whether a multiple of `interval` lies in ``(previous, now]``; 0: never.
+
+    Counters may jump over the multiple itself.
+    """
+    return interval > 0 and now // interval > previous // interval
 
 
 @dataclass
@@ -113,6 +129,18 @@ class PolicyTracker:
         self.latest_saved_policy_record = latest and PolicyRecord.from_dict(latest)
 
 
+class CheckpointRequest(Protocol):
+    """A checkpoint that somebody asked for."""
+
+    def take(self, registry: StateRegistry, policy: Any, state: "TrainerState") -> Any:
+        """A snapshot of the run; None where there is nothing new to save."""
+        ...
+
+    def write(self, pending: Any) -> None:
+        """Write what `take` gave, now or in the background."""
+        ...
+
+
 class LateScores(NamedTuple):
     """Scores that came some epochs after their policy."""
 
@@ -154,11 +182,13 @@ class TrainerState:
     policies: PolicyTracker = field(default_factory=PolicyTracker)
     shared: dict[str, Any] = field(default_factory=dict)
     """For hooks to leave notes for each other; not saved."""
-    pending_checkpoint: Any = None
-    """A snapshot that `on_checkpoint` commits when the other hooks have seen the epoch."""
+    checkpoint_requests: list[CheckpointRequest] = field(default_factory=list)
+    """Checkpoints that the loop takes when all hooks have heard of the epoch. Not saved."""
 
     state_name = "trainer_state"
     state_version = 1
+    observed = frozenset({"eval_scores", "eval_epoch"})
+    """What observers write: it is saved, and not part of the digest."""
 
     @property
     def agent_steps(self) -> int:
@@ -172,6 +202,11 @@ class TrainerState:
     def record_scores(self, scores: EvalRewardSummary) -> None:
         """The policy of the present epoch was evaluated."""
         self.eval_scores, self.eval_epoch = scores, self.epoch
+
+    def note_policy(self, record: PolicyRecord) -> None:
+        """A policy was saved."""
+        self.policies.add(record)
+        self.shared["latest_policy_uri"] = record.uri
 
     def measure_progress(self, total_timesteps: int) -> None:
         """Set `progress` for an epoch that begins now, in a run of `total_timesteps`."""

@@ -33,6 +33,6 @@ FOR_LOAD = Advice(
 """`PPOTrainer.load` with a path."""
 FOR_COMPONENTS = Advice(
     f"Train with {_AS_SAVED}, or save to another folder",
-    "conditions.allow_inexact = True of the training components (see create_training_components)",
+    "allow_inexact=True of functional_training_loop or create_training_components",
 )
 """Policy stores, and hooks that save without a run directory."""

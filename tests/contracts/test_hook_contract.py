@@ -82,7 +82,7 @@ def metrics(folder: Path) -> MetricsHook:
 HOOKS: dict[str, Callable[[Path], Any]] = {
     "metrics": metrics,
     "metrics, nothing to do": lambda _: MetricsHook(verbose=False),
-    "checkpoint": lambda folder: CheckpointHook(CheckpointManager(folder), 1, 1, resume=True),
+    "checkpoint": lambda folder: CheckpointHook(CheckpointManager(folder), 1, 1),
     "checkpoint, nothing to do": lambda _: CheckpointHook(None, 1, 1),
     "evaluation": lambda _: EvaluationHook(
         EvaluationConfig(evaluate_interval=1, eval_episodes=1), Curriculum(env=CorridorEnv)

@@ -10,6 +10,7 @@ from metta.curriculum import Curriculum
 from metta.loggers import StatsLogger
 from metta.rl.clean_trainer import Trainer
 from metta.rl.hooks import CheckpointHook, EvaluationHook, MetricsHook, TrainerHook
+from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.train.settings import apply_settings
 from metta.train.train_config import EvaluationConfig, TrainingConfig
@@ -31,6 +32,12 @@ SETTINGS = {
 }
 
 
+def digest_of(trainer: Trainer) -> str:
+    """Of the whole run: weights, optimizer, counters, statistics, carried observations."""
+    assert trainer.components is not None
+    return trainer.components.registry.digest()
+
+
 def trained(run_dir: Path | None = None, vectorization: str = "serial", **more: Any) -> str:
     config = apply_settings(TrainingConfig(), {**SETTINGS, **more})
     trainer = Trainer(config, run_dir=run_dir)
@@ -38,7 +45,7 @@ def trained(run_dir: Path | None = None, vectorization: str = "serial", **more: 
         trainer.setup(vectorization)
         state = trainer.train()
         assert state.epoch == 5
-        return trainer.policy.parameter_hash()
+        return digest_of(trainer)
     finally:
         trainer.cleanup()
 
@@ -76,7 +83,7 @@ class Swapper(TrainerHook):
 
 
 @pytest.mark.parametrize("vectorization", ["serial", "multiprocessing"])
-def test_parameters_are_equal_when_nobody_or_somebody_watches(
+def test_runs_are_equal_when_nobody_or_somebody_watches(
     unwatched: str, vectorization: str, tmp_path: Path
 ) -> None:
     found = {
@@ -97,7 +104,7 @@ def test_parameters_are_equal_when_nobody_or_somebody_watches(
 
 
 @pytest.mark.parametrize("vectorization", ["serial", "multiprocessing"])
-def test_parameters_are_equal_when_every_sink_writes(
+def test_runs_are_equal_when_every_sink_writes(
     unwatched: str, vectorization: str, tmp_path: Path
 ) -> None:
     more = {"tensorboard": True, "trainer.logging.wandb.mode": "offline", "verbose": True}
@@ -106,7 +113,7 @@ def test_parameters_are_equal_when_every_sink_writes(
 
 
 @pytest.mark.parametrize("vectorization", ["serial", "multiprocessing"])
-def test_parameters_are_equal_when_hooks_are_swapped_at_run_time(
+def test_runs_are_equal_when_hooks_are_swapped_at_run_time(
     unwatched: str, vectorization: str, tmp_path: Path
 ) -> None:
     config = apply_settings(TrainingConfig(), SETTINGS)
@@ -117,7 +124,7 @@ def test_parameters_are_equal_when_hooks_are_swapped_at_run_time(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trainer.train()
-    assert trainer.policy.parameter_hash() == unwatched
+    assert digest_of(trainer) == trainer.digest() == unwatched
     assert [type(hook).__name__ for hook in trainer.hooks] == [
         "Swapper",
         "CheckpointHook",
@@ -125,3 +132,28 @@ def test_parameters_are_equal_when_hooks_are_swapped_at_run_time(
     ]
     assert sorted(path.name for path in tmp_path.glob("epoch_*"))
     trainer.cleanup()
+
+
+@pytest.mark.parametrize("log_interval", [1, 3])
+def test_runs_are_equal_when_episodes_are_reset_at_checkpoints(
+    log_interval: int, tmp_path: Path
+) -> None:
+    more = {"env_restore": "sync_reset", "checkpoint_interval": 2, "log_interval": log_interval}
+    alone = trained(**more)
+    assert trained(tmp_path, **more) == alone
+    assert trained(**{**more, "checkpoint_interval": 0}) != alone  # episodes were reset
+
+
+def test_runs_are_equal_when_a_ppo_trainer_is_watched_and_saved(tmp_path: Path) -> None:
+    config = apply_settings(TrainingConfig(), {**SETTINGS, "log_interval": 2})
+    evaluation = EvaluationConfig(evaluate_interval=1, eval_episodes=2)
+    digests = set()
+    for folder in (None, tmp_path):
+        hooks: list[Any] = []
+        if folder is not None:
+            hooks = [MetricsHook(verbose=False), EvaluationHook(evaluation, Curriculum())]
+        with PPOTrainer(None, "CartPole-v1", config=config, checkpoint_dir=folder) as trainer:
+            trainer.train(hooks=hooks)
+            assert bool(hooks) == (trainer.state.eval_epoch == 5)
+            digests.add(trainer.digest())
+    assert len(digests) == 1

@@ -8,8 +8,8 @@ import pytest
 
 from metta.profiling.profile_run import profile_run
 from metta.rl.compiled import cache as graph_cache
-from metta.rl.components.trainer import Trainer
 from metta.rl.compiled import choice
+from metta.rl.components.trainer import Trainer
 from metta.train.presets import small_fast_config
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig

@@ -13,6 +13,7 @@ from metta.rl.hooks.registry import HookRegistry
 from metta.rl.loop import default_training_step, run_training
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.training_state import TrainerState
+from metta.stateful import StateRegistry
 from metta.train.train_config import RolloutConfig, TrainerConfig, TrainingConfig
 
 SMALL = RolloutConfig(num_envs=2, horizon=8)
@@ -174,22 +175,28 @@ def test_the_failure_is_told_and_hooks_are_closed_when_a_step_raises() -> None:
 
 
 class Saver(TrainerHook):
-    """Takes a snapshot in some epochs and commits it."""
+    """Asks for a checkpoint of some epochs."""
 
     order = 10
 
     def __init__(self, epochs: set[int]) -> None:
-        self.epochs, self.committed = epochs, []
+        self.epochs, self.heard = epochs, []
 
     def on_epoch_end(self, trainer_state: TrainerState) -> None:
         if trainer_state.epoch in self.epochs:
-            trainer_state.pending_checkpoint = f"snapshot {trainer_state.epoch}"
+            trainer_state.checkpoint_requests.append(self)
 
     def on_training_end(self, trainer_state: TrainerState) -> None:
-        trainer_state.pending_checkpoint = "last"
+        trainer_state.checkpoint_requests.append(self)
 
-    def on_checkpoint(self, checkpoint: str, trainer_state: TrainerState) -> None:
-        self.committed.append((checkpoint, trainer_state.shared.get("scored")))
+    def take(self, registry: Any, policy: Any, state: TrainerState) -> str:
+        return f"epoch {state.epoch}, scored {state.shared.get('scored')}"
+
+    def on_checkpoint(self, checkpoint: str) -> None:
+        self.heard.append(f"told of {checkpoint}")
+
+    def write(self, pending: str) -> None:
+        self.heard.append(f"wrote {pending}")
 
 
 class Scorer(TrainerHook):
@@ -197,13 +204,15 @@ class Scorer(TrainerHook):
         trainer_state.shared["scored"] = trainer_state.epoch
 
 
-def test_a_snapshot_is_committed_once_after_all_hooks_when_one_was_taken() -> None:
+def test_a_checkpoint_is_taken_after_all_hooks_and_written_after_they_were_told() -> None:
     state, saver = TrainerState(), Saver({1, 3})
-    hooks = HookRegistry(state)
+    hooks = HookRegistry(state, registry=StateRegistry())
     hooks.add(saver)
     hooks.add(Scorer())
     run_training(state, ten_steps, until_step=30, hooks=hooks)
-    assert saver.committed == [("snapshot 1", 1), ("snapshot 3", 3), ("last", 3)]
+    taken = ["epoch 1, scored 1", "epoch 3, scored 3", "epoch 3, scored 3"]
+    assert saver.heard == [f"{verb} {one}" for one in taken for verb in ("told of", "wrote")]
+    assert state.checkpoint_requests == []
 
 
 class Loader(TrainerHook):

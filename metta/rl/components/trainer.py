@@ -1,6 +1,7 @@
 """`Trainer`: a run from set-up to clean-up."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from metta.rl.components.training_manager import TrainingManager
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
-from metta.rl.loop import StepFunction, default_training_step, run_training
+from metta.rl.loop import EpochFunction, default_training_step, run_training
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
@@ -48,7 +49,7 @@ class Trainer:
     `trainer_config` is a `TrainerConfig`, a whole `TrainingConfig`, or a mapping of settings;
     `global_config` gives the rest of the experiment where it is not in the first. `policy` is any module
     that `Policy` understands, or None for the configured agent. With a `run_dir` that holds a checkpoint,
-    training goes on from there; what else a run takes is described at `RunSession`.
+    `setup` restores it and `train` continues; what else a run takes is described at `RunSession`.
     """
 
     def __init__(  # noqa: PLR0913  # the face of a whole run: everything by name
@@ -65,7 +66,7 @@ class Trainer:
         wandb_config: WandbConfig | Mapping[str, Any] | None = None,
         global_config: TrainingConfig | Mapping[str, Any] | None = None,
         custom_losses: Sequence[CustomLoss | LossFunction] = (),
-        step_fn: StepFunction = default_training_step,
+        step_fn: EpochFunction = default_training_step,
         wandb_run: Any = None,
         stats_client: Any = None,
         provenance: Mapping[str, Any] | None = None,
@@ -119,6 +120,7 @@ class Trainer:
     def setup(self, vectorization: Vectorization | None = None) -> None:
         """Build whatever was not passed in: environments, policy, learner, and a run's hooks.
 
+        A run that was saved in the `run_dir` is restored: weights, counters and environments are its own.
         `vectorization` is ``serial`` or ``multiprocessing``; by default ``rollout.num_workers`` decides.
         Does nothing when it was done before.
         """
@@ -157,16 +159,47 @@ class Trainer:
         )
         parts.conditions.settings |= plain_settings(self.training_config)
         self.components = parts
-        self.rollout_manager = RolloutManager(parts.collector)
-        self.training_manager = TrainingManager(parts.ppo, parts.custom_losses)
-        self.optimizer_manager = OptimizerManager(self.config.optimizer, parts.optimizer)
-        self.stats_manager = StatsManager(self.state)
-        evaluator = PolicyEvaluator(task, self.config.evaluation, seed=seed)
-        self.evaluation_manager = EvaluationManager(evaluator, self.state)
         if self.session is not None:
             with self.session.directory.setting_up():
-                self.session.attach(parts, self.training_config, self.curriculum, evaluator)
+                self.session.attach(parts, self.training_config, self.curriculum, self._evaluator)
             parts.conditions.settle()
+
+    @functools.cached_property
+    def _evaluator(self) -> PolicyEvaluator:
+        settings, seed = self.config.evaluation, self.config.seed
+        return PolicyEvaluator(self.curriculum.task, settings, seed=seed)
+
+    @functools.cached_property
+    def rollout_manager(self) -> RolloutManager:
+        """Collecting, as a part of its own."""
+        return RolloutManager(self._ready().collector)
+
+    @functools.cached_property
+    def training_manager(self) -> TrainingManager:
+        """Learning, as a part of its own."""
+        return TrainingManager(self._ready().ppo, self._ready().custom_losses)
+
+    @functools.cached_property
+    def optimizer_manager(self) -> OptimizerManager:
+        """The optimizer and its schedule."""
+        return OptimizerManager(self.config.optimizer, self._ready().optimizer)
+
+    @functools.cached_property
+    def stats_manager(self) -> StatsManager:
+        """Statistics that wait to be reported."""
+        return StatsManager(self.state)
+
+    @functools.cached_property
+    def evaluation_manager(self) -> EvaluationManager:
+        """Scores, asked for at any time."""
+        return EvaluationManager(self._evaluator, self.state)
+
+    def digest(self) -> str:
+        """Hash of the run's state: weights, optimizer, counters, carried observations.
+
+        Settings, the insides of environments and what hooks noted are not part of it.
+        """
+        return self._ready().registry.digest()
 
     def _ready(self) -> TrainingComponents:
         if self.components is None:
@@ -183,14 +216,13 @@ class Trainer:
         self.setup()
         parts = self._ready()
         self.state.stop_reason, self._has_failed = None, True
-        with stopping_on_signals(self.state) as signals, parts.plan.applied():
+        with stopping_on_signals(self.state) as signals:
             try:
                 run_training(
                     self.state,
                     lambda state: self._step_fn(state, parts, self.config, parts.experience),
                     until_step=self.config.total_timesteps,
-                    hooks=self.hooks,
-                    experience=lambda: parts.experience,
+                    parts=parts,
                     keep_history=False,
                 )
             finally:

@@ -49,7 +49,7 @@ class TrainerHook:
     order: ClassVar[int] = 50
     """Hooks with smaller numbers hear of an event first; ties go by registration."""
     role: ClassVar[str | None] = None
-    """`checkpoint`: this is the run's `checkpoint_hook`."""
+    """`checkpoint`: this is the run's `checkpoint_hook`, whose `saving` is its `RunSaver` or None."""
     on_error: Literal["raise", "warn", "disable"] = "raise"
     """What an exception in this hook does: stop training, warn, or warn and disable the hook."""
 
@@ -72,7 +72,7 @@ class TrainerHook:
         """After an epoch is counted: ``losses_stats`` (all metrics of the epoch) and ``experience``."""
 
     def on_checkpoint(self, *_: Any, **offers: Any) -> Any:
-        """When a snapshot that the checkpoint hook took is committed: ``checkpoint``."""
+        """Before a snapshot of the run is written: ``checkpoint``, whose metadata may be added to."""
 
     def on_training_end(self, *_: Any, **offers: Any) -> Any:
         """After the last epoch: ``reason``."""

@@ -15,8 +15,8 @@ from metta.rl.evaluate.evaluator import PolicyEvaluator, Recorded, warn_of_missi
 from metta.rl.evaluate.process import Moment
 from metta.rl.evaluate.promised import PromisedEvaluations
 from metta.rl.hooks.base import TrainerHook
-from metta.rl.hooks.intervals import crossed
-from metta.rl.training_state import LateScores, TrainerState
+from metta.rl.resume.run_saver import RunSaver, SavingHook
+from metta.rl.training_state import LateScores, TrainerState, crossed
 from metta.sim.scores import EvalRewardSummary
 from metta.sim.suite import SuiteResults
 from metta.store.policies.file import load_weights
@@ -31,7 +31,7 @@ _WAIT_SECONDS = 0.2
 class _Services(NamedTuple):
     """Whom an event offers to tell."""
 
-    checkpoint_hook: Any
+    saving: RunSaver | None
     stats_client: Any
     wandb_run: Any
 
@@ -43,11 +43,11 @@ class EvaluationHook(TrainerHook):
 
     With ``eval_config.background`` a process of its own plays, and training does not wait for it but at
     the end, and while `MAX_WAITING` evaluations are in line. Scores are recorded when they arrive, under
-    the epoch that they belong to: by ``checkpoint_hook.save_late_score`` where there is one, in the event
+    the epoch that they belong to: by ``checkpoint_hook.saving`` where there is one, in the event
     log, and for other hooks as ``trainer_state.late_scores``. In which epoch that is depends on the
     machine. What is saved of a run must not, so ``trainer_state.eval_scores`` takes the scores of the last
     epoch only. Where the run is saved, policies wait for their scores in files
-    (``checkpoint_hook.owed_evaluations``): a run that was killed or stopped does what it owes when it is
+    (``RunSaver.owed_evaluations``): a run that was killed or stopped does what it owes when it is
     resumed.
 
     Every ``eval_config.replay_interval`` epochs, and once at the end, an episode of each simulation is
@@ -102,15 +102,19 @@ class EvaluationHook(TrainerHook):
         return self.eval_config is None or self.evaluator.config.eval_episodes == 0
 
     def on_training_start(
-        self, trainer_state: TrainerState, policy: Policy, checkpoint_hook: Any, stats_client: Any
+        self,
+        trainer_state: TrainerState,
+        policy: Policy,
+        checkpoint_hook: SavingHook | None,
+        stats_client: Any,
     ) -> None:
         """Begin with the evaluations that the run owes since before it was interrupted."""
-        state, services = trainer_state, _Services(checkpoint_hook, stats_client, None)
+        state, services = trainer_state, _services(checkpoint_hook, stats_client, None)
         state.owes_scores, self._has_waited = False, False
         state.late_scores = None if self._background is None else []
         if self._is_off:
             return
-        store = getattr(checkpoint_hook, "owed_evaluations", None)
+        store = None if services.saving is None else services.saving.owed_evaluations
         for moment, weights in self._promised.take_up(
             store, state.epoch, stats_client, replay_dir=self.replay_dir
         ):
@@ -156,7 +160,7 @@ class EvaluationHook(TrainerHook):
         self,
         trainer_state: TrainerState,
         policy: Policy,
-        checkpoint_hook: Any,
+        checkpoint_hook: SavingHook | None,
         stats_client: Any,
         wandb_run: Any = None,
     ) -> None:
@@ -164,7 +168,7 @@ class EvaluationHook(TrainerHook):
         config, epoch = self.eval_config, trainer_state.epoch
         if config is None or self._is_off:
             return
-        services = _Services(checkpoint_hook, stats_client, wandb_run)
+        services = _services(checkpoint_hook, stats_client, wandb_run)
         self._unrecorded_epoch = epoch
         is_scored = crossed(epoch - 1, epoch, config.evaluate_interval)
         is_recorded = crossed(epoch - 1, epoch, config.replay_interval)
@@ -178,7 +182,7 @@ class EvaluationHook(TrainerHook):
         self,
         trainer_state: TrainerState,
         policy: Policy,
-        checkpoint_hook: Any,
+        checkpoint_hook: SavingHook | None,
         stats_client: Any,
         wandb_run: Any = None,
     ) -> None:
@@ -190,7 +194,7 @@ class EvaluationHook(TrainerHook):
             trainer_state.owes_scores = True  # until they are there
         if _is_hurried(trainer_state):
             return
-        epoch, services = trainer_state.epoch, _Services(checkpoint_hook, stats_client, wandb_run)
+        epoch, services = trainer_state.epoch, _services(checkpoint_hook, stats_client, wandb_run)
         is_new = trainer_state.eval_epoch != epoch
         is_scored = is_new and self._submitted_epoch != epoch
         is_recorded = self._unrecorded_epoch == epoch and self._replay_interval > 0
@@ -204,8 +208,6 @@ class EvaluationHook(TrainerHook):
             trainer_state.owes_scores = bool(self._background.unfinished)
         elif is_new and self._submitted_epoch == epoch:  # it was owed, and done when training began
             trainer_state.record_scores(self.eval_scores)
-        if is_new and checkpoint_hook is not None and trainer_state.eval_epoch == epoch:
-            checkpoint_hook.save_score(trainer_state)
 
     def close(self, exc: BaseException | None = None, stats_client: Any = None) -> None:
         """End the process that plays in the background; what it has not done stays owed."""
@@ -218,8 +220,7 @@ class EvaluationHook(TrainerHook):
     def _moment(
         self, state: TrainerState, services: _Services, is_scored: bool, is_recorded: bool
     ) -> Moment:
-        saving = services.checkpoint_hook
-        uri = saving and saving.policy_uri_of(state.epoch)
+        uri = None if services.saving is None else services.saving.policy_uri_of(state.epoch)
         folder = str(self.replay_dir) if is_recorded and self.replay_dir is not None else None
         return Moment(state.epoch, state.agent_step, uri, is_scored, folder)
 
@@ -263,7 +264,7 @@ class EvaluationHook(TrainerHook):
                 MettaWarning,
                 stacklevel=2,
             )
-        store = getattr(services.checkpoint_hook, "owed_evaluations", None)
+        store = None if services.saving is None else services.saving.owed_evaluations
         try:
             weights = self._promised.add(store, moment, policy)
         except (OSError, MettaError) as error:
@@ -319,9 +320,8 @@ class EvaluationHook(TrainerHook):
 
     def _tell_what_is_awaited(self, services: _Services) -> None:
         """Checkpoints of policies that are being scored may be the best, and must not go before that."""
-        tell = getattr(services.checkpoint_hook, "await_scores", None)
-        if tell is not None and self._background is not None:
-            tell(self._background.epochs)
+        if services.saving is not None and self._background is not None:
+            services.saving.await_scores(self._background.epochs)
 
     def _take_scores(
         self,
@@ -335,11 +335,10 @@ class EvaluationHook(TrainerHook):
         """Note late scores; the event comes last, because it says that nothing is left to do."""
         self.evaluator.results, scores = results, results.summary
         warn_of_missing(results, moment.epoch)
-        save = getattr(services.checkpoint_hook, "save_late_score", None)
         if is_over and moment.epoch == state.epoch:
             state.record_scores(scores)
-        elif save is not None and moment.policy_uri is not None:
-            save(moment.epoch, scores)
+        elif services.saving is not None and moment.policy_uri is not None:
+            services.saving.save_late_score(moment.epoch, scores)
         if (
             not self._promised.is_recorded("evaluation", moment.epoch)
             and state.late_scores is not None
@@ -387,6 +386,11 @@ class EvaluationHook(TrainerHook):
     def get_eval_scores(self) -> EvalRewardSummary:
         """The last scores."""
         return self.eval_scores
+
+
+def _services(checkpoint_hook: SavingHook | None, stats_client: Any, wandb_run: Any) -> _Services:
+    saving = None if checkpoint_hook is None else checkpoint_hook.saving
+    return _Services(saving, stats_client, wandb_run)
 
 
 def _is_hurried(state: TrainerState) -> bool:

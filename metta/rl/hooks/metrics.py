@@ -10,7 +10,6 @@ from metta.loggers.sinks.console import ConsoleSink
 from metta.loggers.sinks.wandb_run import WandbRun, WandbSink
 from metta.loggers.stats_logger import StatsLogger
 from metta.rl.hooks.base import TrainerHook
-from metta.rl.hooks.intervals import crossed
 from metta.rl.stats import (
     Span,
     SystemMonitor,
@@ -22,7 +21,7 @@ from metta.rl.stats import (
     process_stats,
     setup_monitoring,
 )
-from metta.rl.training_state import TrainerState
+from metta.rl.training_state import StatsTracker, TrainerState, crossed
 from metta.sim.scores import EvalRewardSummary
 from metta.timing import Stopwatch
 from metta.train.run_config import LoggingConfig
@@ -64,6 +63,8 @@ class MetricsHook(TrainerHook):
         self._logger: StatsLogger | None = None
         self._client: StatsClient | None = None
         self._monitor: SystemMonitor | None = None
+        self._waiting = StatsTracker()
+        """What the next row reports: the run's own statistics are cleared at the run's interval."""
         self._last_step = 0
         self._last_beat = -float("inf")
         self._last_scores: dict[str, float] = {}
@@ -90,8 +91,9 @@ class MetricsHook(TrainerHook):
         stats_client: Any = None,
     ) -> None:
         """Collecting is over and learning begins; the rollout's statistics wait for the next row."""
+        if self._is_open:
+            self._waiting.add_rollout_stats(rollout_stats)
         self._begin(trainer_state, config, stats_client)
-        trainer_state.stats.add_rollout_stats(rollout_stats)
         self.timer.stop("rollout")
         self.timer.start("train")
 
@@ -116,7 +118,7 @@ class MetricsHook(TrainerHook):
         self._begin(trainer_state, config, stats_client)
         self.timer.stop("hooks")
         self._last_epoch = losses_stats, experience, policy
-        before, epoch = trainer_state.stats.stats_epoch_start, trainer_state.epoch
+        before, epoch = self._waiting.stats_epoch_start, trainer_state.epoch
         is_due = crossed(before, epoch, self._settings.log_interval)
         if is_due or self._is_over(trainer_state):  # the last row belongs to the last checkpoint
             self._log_epochs(trainer_state)
@@ -137,7 +139,7 @@ class MetricsHook(TrainerHook):
         self._begin(trainer_state, config, stats_client)
         # a run that a signal stops will go on: its next row is that of the whole interval
         will_go_on = trainer_state.shared.get("stop_signal") is not None
-        if trainer_state.epoch > trainer_state.stats.stats_epoch_start and not will_go_on:
+        if trainer_state.epoch > self._waiting.stats_epoch_start and not will_go_on:
             self._log_epochs(trainer_state)
         elif self._shown_scores(trainer_state).to_metrics() != self._last_scores:
             self._log_row(trainer_state, {}, {})
@@ -200,10 +202,15 @@ class MetricsHook(TrainerHook):
             # with scores that no checkpoint has, where a crash came between
             told = last_row.metrics.items()
             self._last_scores = {name: n for name, n in told if name.startswith("eval_")}
+        self._waiting = StatsTracker(
+            {name: list(numbers) for name, numbers in stats.rollout_stats.items()},
+            stats_epoch_start=stats.stats_epoch_start,
+            recent_returns=stats.recent_returns,
+        )
         was_due = crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval)
         if is_logged or (last_row is None and was_due):
             # a row of these epochs was logged, or it was due and nobody listened
-            stats.clear_rollout_stats(state.epoch)
+            self._waiting.clear_rollout_stats(state.epoch)
         self.timer.start("total")
         self.timer.lap_all()
 
@@ -218,18 +225,18 @@ class MetricsHook(TrainerHook):
     def _log_epochs(self, state: TrainerState) -> None:
         """A row of the epochs since the last one."""
         losses, experience, policy = self._last_epoch
-        stats, settings = state.stats, self._settings
-        first, epoch = stats.stats_epoch_start, state.epoch
+        settings = self._settings
+        first, epoch = self._waiting.stats_epoch_start, state.epoch
         sections = {"experience": experience_stats(experience)}
         if policy is not None and crossed(first, epoch, settings.grad_stats_interval):
-            sections["grad"] = stats.grad_stats = compute_grad_stats(policy)
+            sections["grad"] = compute_grad_stats(policy)
         if policy is not None and crossed(first, epoch, settings.weight_stats_interval):
             sections["weights"] = compute_weight_stats(policy)
         if self._monitor is not None:
             sections["monitor"] = self._monitor.snapshot()
         self._record(state, first)
         self._log_row(state, losses, sections)
-        stats.clear_rollout_stats(epoch)
+        self._waiting.clear_rollout_stats(epoch)
 
     def _log_row(
         self,
@@ -238,9 +245,9 @@ class MetricsHook(TrainerHook):
         sections: Mapping[str, Mapping[str, float]],
     ) -> None:
         assert self._logger is not None
-        num_epochs = state.epoch - state.stats.stats_epoch_start
+        num_epochs = state.epoch - self._waiting.stats_epoch_start
         row = process_stats(
-            state.stats,
+            self._waiting,
             losses,
             agent_step=state.agent_step,
             epoch=state.epoch,
@@ -272,12 +279,12 @@ class MetricsHook(TrainerHook):
 
     def _record(self, state: TrainerState, first: int) -> None:
         """Tell the stats client which episodes ended in which epochs."""
-        client, stats = self._client, state.stats
+        client, stats, waiting = self._client, state.stats, self._waiting.rollout_stats
         if client is None or stats.stats_run_id is None:
             return
         stats.stats_epoch_id = client.create_epoch(stats.stats_run_id, first, state.epoch)
-        if any(stats.rollout_stats.values()):
-            client.record_episodes(stats.stats_run_id, stats.stats_epoch_id, stats.rollout_stats)
+        if any(waiting.values()):
+            client.record_episodes(stats.stats_run_id, stats.stats_epoch_id, waiting)
 
     def _beat(self, state: TrainerState) -> None:
         now, run_id = time.monotonic(), state.stats.stats_run_id

@@ -25,7 +25,7 @@ from metta.loggers.events.log import LogMark
 from metta.rl.resume.conditions import RunConditions
 from metta.rl.training_state import TrainerState
 from metta.state_tree import copy_state
-from metta.stateful import Stateful, StateRegistry
+from metta.stateful import StateRegistry
 from metta.store.checkpoints.files import (
     POLICY_FILE,
     Checkpoint,
@@ -64,13 +64,6 @@ class PendingCheckpoint:
     """Plain data that is saved beside the state, e.g. the score; may be added to before `commit`."""
     uri: str = ""
     """Where the policy will be."""
-
-    def refresh(self, *parts: Stateful) -> None:
-        """Take components again as they are now: what other hooks noted since about the same epoch."""
-        for part in parts:
-            if part.state_name in self.snapshot:
-                state = {"version": part.state_version, "state": copy_state(part.state_dict())}
-                self.snapshot[part.state_name] = state
 
 
 class TrainingCheckpointer:

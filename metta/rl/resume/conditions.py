@@ -141,7 +141,6 @@ class RunConditions:
         """Take the saved plan over as far as it was left open; the rest must be the same."""
         self.compare(state)
         self.plan = self._plan_after(state)
-        torch.set_num_threads(self.plan.threads)
 
     def _plan_after(self, state: Mapping[str, Any]) -> NumericsPlan:
         saved = self._saved_plan(state)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestoreSupport, find_support
 from metta.errors import EnvError, MettaWarning, StateError
 from metta.rl.collect.collector import RolloutCollector
+from metta.rl.training_state import crossed
 
 __all__ = ["EnvironmentState", "WantedRestore"]
 
@@ -31,27 +32,33 @@ class EnvironmentState:
     gives_copies = True
     """What `state_dict` returns is in memory of its own already: snapshots do not copy it again."""
 
-    def __init__(self, collector: RolloutCollector) -> None:
-        self.collector = collector
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        wanted: WantedRestore = "auto",
+        checkpoint_interval: int = 0,
+    ) -> None:
+        self.collector, self.wanted = collector, wanted
+        self.checkpoint_interval = checkpoint_interval
+        """Of the settings: with ``sync_reset``, episodes end every so many epochs, whoever saves."""
         self.support: RestoreSupport | None = None
         self.num_boundaries = 0
         """How often episodes were dropped because environments could not be brought back."""
-        self._syncs = self._wants_fresh = False
 
-    def prepare(self, wanted: WantedRestore = "auto") -> RestoreSupport:
+    def prepare(self, wanted: WantedRestore | None = None) -> RestoreSupport:
         """Find out how these environments can come back, by trying it; does it once.
 
-        ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike.
+        ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike. By default that
+        is wanted which the settings ask for.
         """
         if self.support is None:
-            self.support = find_support(self.collector.vec_env, wanted)
-            self._syncs = self.support.restore_class == "sync_reset"
-            self._wants_fresh = wanted == "boundary"
+            self.wanted = wanted or self.wanted
+            self.support = find_support(self.collector.vec_env, self.wanted)
         return self.support
 
-    def begin_epoch_to_save(self) -> None:
-        """A checkpoint is about to be taken: with ``sync_reset``, episodes end here."""
-        if self._syncs:
+    def reset_before_checkpoint(self, epoch: int) -> None:
+        """An epoch is over: with ``sync_reset``, episodes end here if the settings ask for a checkpoint."""
+        if self.wanted == "sync_reset" and crossed(epoch - 1, epoch, self.checkpoint_interval):
             self.collector.resume_with_fresh_episodes()
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,9 +72,9 @@ class EnvironmentState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring the environments to where they stood; where that fails, fresh episodes begin."""
         env, collector = self.collector.vec_env, self.collector
-        if state["class"] == "boundary" or self._wants_fresh:
+        if state["class"] == "boundary" or self.wanted == "boundary":
             self.num_boundaries += collector.envs_out_of_sync
-            if self._syncs and collector.envs_out_of_sync:
+            if self.wanted == "sync_reset" and collector.envs_out_of_sync:
                 warnings.warn(
                     "this run was saved between the checkpoints of its interval, where no episodes are "
                     "reset; fresh ones begin, so it differs from an uninterrupted one",

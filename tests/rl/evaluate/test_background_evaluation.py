@@ -196,8 +196,8 @@ class Saving(TrainerHook):
     order, role = 10, "checkpoint"
 
     def __init__(self) -> None:
+        self.saving, self.owed_evaluations = self, None
         self.late: list[tuple[str, Any]] = []
-        self.saved: list[int] = []
         self.awaited: list[set[int]] = []
 
     def await_scores(self, epochs: Any) -> None:
@@ -206,9 +206,6 @@ class Saving(TrainerHook):
 
     def policy_uri_of(self, epoch: int) -> str:
         return f"file://policy{epoch}"
-
-    def save_score(self, state: Any) -> None:
-        self.saved.append(state.eval_epoch)
 
     def save_late_score(self, epoch: int, scores: Any) -> None:
         self.late.append((epoch, scores))
@@ -259,7 +256,6 @@ def test_scores_belong_to_their_epoch_when_they_arrive_later() -> None:
     assert saving.late == [(2, watching.seen[2][0][0].scores)]
     # its checkpoint stays until then
     assert saving.awaited == [set(), {2}, set(), {4}, set()]
-    assert saving.saved == [4]
     episodes = client.records[0]["scores"]["episodes"]["training/CorridorEnv"]
     assert (len(episodes["returns"]), episodes["num_missing"]) == (4, 0)
 

@@ -12,10 +12,9 @@ from torch import Tensor
 from metta.agent.factory import make_policy
 from metta.envs.factory import make_vec_env
 from metta.rl.collect.buffer import RolloutBuffer
-from metta.rl.collect.collector import RolloutCollector
 from metta.rl.hooks.registry import HookRegistry
-from metta.rl.learn.optimizer import make_optimizer
-from metta.rl.learn.ppo import PPOOptimizer
+from metta.rl.loop import default_training_step
+from metta.rl.training_components import build_components
 from metta.rl.training_state import TrainerState
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
@@ -44,24 +43,23 @@ def auxiliary_loss(new_values: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 class SmallRun:
-    """Collects and learns; fires the events that a loop fires."""
+    """The parts of a run, and its epochs one by one."""
 
     def __init__(self, config: TrainingConfig | None = None, **offers: Any) -> None:
-        self.config = config or TrainingConfig(trainer=TrainerConfig(total_timesteps=160))
-        trainer = self.config.trainer
-        self.env = make_vec_env(CountingEnv, num_envs=2)
-        spaces = self.env.observation_space, self.env.action_space
-        self.policy = make_policy(*spaces, self.config.agent, seed=trainer.seed)
-        self.optimizer = make_optimizer(self.policy.parameters(), trainer.optimizer)
-        self.ppo = PPOOptimizer(self.policy, self.optimizer, "cpu", trainer.ppo, seed=trainer.seed)
-        self.buffer = RolloutBuffer.for_env(self.policy, self.env, horizon=8)
-        parts = (self.env, self.policy, self.buffer, "cpu")
-        self.collector = RolloutCollector(*parts, seed=trainer.seed)
-        self.state = TrainerState()
-        self.custom_losses: list[Any] = []
-        self.hooks = HookRegistry(
-            self.state, self.policy, self.optimizer, config=self.config, **offers
+        self.config = config or TrainingConfig(
+            trainer=TrainerConfig(total_timesteps=160, verbose=False)
         )
+        trainer = self.config.trainer
+        env = make_vec_env(CountingEnv, num_envs=2)
+        spaces = env.observation_space, env.action_space
+        self.policy = make_policy(*spaces, self.config.agent, seed=trainer.seed)
+        self.state = TrainerState()
+        self.hooks = HookRegistry(self.state, **offers)
+        buffer = RolloutBuffer.for_env(self.policy, env, horizon=8)
+        self.parts = build_components(
+            trainer, self.policy, env, experience=buffer, hooks=self.hooks
+        )
+        self.hooks.config = self.config
 
     @contextmanager
     def training(self, reason: str = "done") -> Iterator[None]:
@@ -74,18 +72,9 @@ class SmallRun:
             self.hooks.close()
 
     def epoch(self) -> None:
-        state, hooks = self.state, self.hooks
-        hooks.fire("on_rollout_start")
-        stats, num_steps = self.collector.collect()
-        self.buffer.columns |= self.ppo.compute_advantages(self.buffer.columns)
-        state.agent_step += num_steps
-        state.stats.add_returns(stats["episode_return"])
-        hooks.fire("on_rollout_end", rollout_stats=stats, experience=self.buffer)
-        losses = self.ppo.update(self.buffer, self.custom_losses)
-        hooks.fire("on_update_end", losses_stats=losses, experience=self.buffer)
-        state.epoch += 1
-        row = {"epoch": float(state.epoch), "episode_return": state.stats.mean_return, **losses}
-        hooks.fire("on_epoch_end", losses_stats=row, experience=self.buffer)
+        parts = self.parts
+        row = default_training_step(self.state, parts, parts.config, parts.experience)
+        self.hooks.fire("on_epoch_end", losses_stats=row, experience=parts.experience)
 
     def epochs(self, count: int) -> None:
         for _ in range(count):

@@ -9,19 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from metta.envs.toy import CorridorEnv
 from metta.errors import CheckpointError, HookError, MettaWarning, NonFiniteError
 from metta.rl.hooks.base import TrainerHook
-from metta.rl.hooks.checkpoint import CheckpointHook as BackgroundHook
-from metta.rl.hooks.intervals import crossed
+from metta.rl.hooks.checkpoint import CheckpointHook as Hook
 from metta.rl.hooks.registry import HookRegistry
+from metta.rl.loop import save_requested
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.resume.checkpointer import CheckpointManager
+from metta.rl.resume.run_saver import RunSaver
+from metta.rl.training_state import crossed
 from metta.sim.scores import EvalRewardSummary
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import list_checkpoints, read_checkpoint
+
+
+def BackgroundHook(  # noqa: N802  # stands for the class
+    manager: CheckpointManager | None, interval: int, wandb_interval: int = 0, **options: Any
+) -> Hook:
+    """A hook with a service of its own."""
+    saving = None if manager is None else RunSaver(manager, interval, **options)
+    return Hook(manager, interval, wandb_interval, saving=saving)
+
 
 CheckpointHook = functools.partial(BackgroundHook, background=False)
 SETTINGS = {"num_envs": 2, "horizon": 8, "hidden_size": 8, "update_epochs": 1}
@@ -62,9 +72,7 @@ class Run:
         self.commit()
 
     def commit(self) -> None:
-        pending, self.state.pending_checkpoint = self.state.pending_checkpoint, None
-        if pending is not None:
-            self.hooks.fire("on_checkpoint", checkpoint=pending)
+        save_requested(self.state, self.hooks)
 
 
 @contextlib.contextmanager
@@ -151,7 +159,7 @@ def test_checkpoints_are_made_at_intervals_and_at_the_end_when_a_run_trains(tmp_
         run.end()  # this epoch is saved already
         assert saved(tmp_path) == [2, 4, 5]
         uri = (tmp_path / "epoch_000005").as_uri()
-        assert run.state.shared["latest_policy_uri"] == hook.latest_policy_uri == uri
+        assert run.state.shared["latest_policy_uri"] == hook.saving.policy_uri_of(5) == uri
         tracked = run.state.policies
         assert tracked.initial_policy_record is not None
         assert tracked.latest_saved_policy_record is not None
@@ -183,31 +191,30 @@ def test_the_whole_run_returns_when_a_new_one_resumes(tmp_path: Path, kind: dict
         run.start()
         run.epochs(2)
         expected = run.trainer.digest()
-    hook = CheckpointHook(manager_of(tmp_path), 2, resume=True)
+    hook = CheckpointHook(manager_of(tmp_path), 2)
     with run_of(hook, **kind) as other:
         assert other.trainer.digest() != expected
-        assert other.start() == [other.trainer.policy]
+        assert hook.saving.restore(other.trainer.registry)
+        assert other.start() == [None]
         assert other.trainer.digest() == expected
         assert (other.state.epoch, hook.latest_saved_epoch) == (2, 2)
         assert other.state.eval_scores.simulation_scores == {"toy/corridor": 5.0}
         uri = (tmp_path / "epoch_000002").as_uri()
-        assert other.state.shared["latest_policy_uri"] == hook.latest_policy_uri == uri
+        assert other.state.shared["latest_policy_uri"] == hook.saving.policy_uri_of(2) == uri
         other.epochs(2)
         assert saved(tmp_path) == [2, 4]
 
 
-def test_a_run_begins_anew_when_it_does_not_resume_or_there_is_nothing(tmp_path: Path) -> None:
+def test_a_run_begins_anew_when_nobody_restores_it_or_there_is_nothing(tmp_path: Path) -> None:
     with run_of(CheckpointHook(manager_of(tmp_path), 1)) as run:
         run.start()
         run.epochs()
-    for hook in (
-        CheckpointHook(manager_of(tmp_path), 1),
-        CheckpointHook(manager_of(tmp_path / "none"), 1, resume=True),
-    ):
-        with run_of(hook) as other:
-            before = other.trainer.digest()
-            assert other.start() == [None]
-            assert other.trainer.digest() == before
+    with run_of(CheckpointHook(manager_of(tmp_path), 1)) as other:
+        before = other.trainer.digest()
+        assert other.start() == [None]
+        assert other.trainer.digest() == before
+        assert not RunSaver(manager_of(tmp_path / "none"), 1).restore(other.trainer.registry)
+        assert other.trainer.digest() == before
 
 
 def test_nothing_is_loaded_when_the_run_is_under_way(tmp_path: Path) -> None:
@@ -217,7 +224,7 @@ def test_nothing_is_loaded_when_the_run_is_under_way(tmp_path: Path) -> None:
     with run_of() as other:
         other.start()
         other.epochs(2)
-        other.hooks.add(CheckpointHook(manager_of(tmp_path), 3, resume=True))
+        other.hooks.add(CheckpointHook(manager_of(tmp_path), 3))
         before = other.trainer.digest()
         assert other.start() == [None]
         assert other.trainer.digest() == before
@@ -255,25 +262,39 @@ def test_the_final_score_is_saved_when_the_run_is_evaluated_at_its_end(tmp_path:
     assert [(entry.epoch, entry.score) for entry in list_checkpoints(tmp_path)] == [(3, 4.0)]
 
 
-def test_weights_are_those_of_the_epoch_when_a_later_hook_changes_them(tmp_path: Path) -> None:
-    class Spoil(TrainerHook):
-        def on_epoch_end(self, policy: Any, checkpoint_hook: Any) -> None:
-            self.uri = checkpoint_hook.latest_policy_uri
-            with torch.no_grad():
-                next(policy.parameters()).add_(1.0)
+def test_the_place_of_a_policy_is_known_before_it_is_written(tmp_path: Path) -> None:
+    class Look(TrainerHook):
+        def on_epoch_end(self, trainer_state: Any, checkpoint_hook: Any) -> None:
+            self.uri = checkpoint_hook.saving.policy_uri_of(trainer_state.epoch)
+            assert not any(tmp_path.iterdir())
 
-    spoil = Spoil()
-    with run_of(CheckpointHook(manager_of(tmp_path), 1), spoil) as run:
+    look = Look()
+    with run_of(CheckpointHook(manager_of(tmp_path), 1), look) as run:
         run.start()
-        data = run.trainer.collect_rollouts()
-        run.trainer.learn(data)
-        expected = {k: v.clone() for k, v in run.trainer.policy.state_dict().items()}
-        run.state.epoch += 1
-        run.hooks.fire("on_epoch_end", losses_stats={}, experience=None)
-        run.commit()
-    found = read_checkpoint(tmp_path / "epoch_000001").snapshot["policy"]["state"]
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert spoil.uri == (tmp_path / "epoch_000001").as_uri()  # known before it is written
+        run.epochs()
+    assert look.uri == (tmp_path / "epoch_000001").as_uri()
+    assert saved(tmp_path) == [1]
+
+
+def test_the_run_is_copied_once_when_a_checkpoint_is_made(tmp_path: Path) -> None:
+    hook = CheckpointHook(manager_of(tmp_path), 1, rescue_share=0.0)
+    hooks = hook, Evaluate({1: 3.0, 2: 4.0, 3: 5.0}), Report()
+    with run_of(*hooks) as run:
+        run.start()
+        taken: list[str] = []
+        for name in set(run.trainer.registry.names()) - {"policy"}:  # actors look at it too
+            part = run.trainer.registry.get(name)
+            count = functools.partial(_counted, part.state_dict, taken, name)
+            with contextlib.suppress(AttributeError):
+                part.state_dict = count
+        run.epochs(3)
+    assert {name: taken.count(name) for name in taken} == dict.fromkeys(taken, 3)
+    assert {"trainer_state", "stats_tracker", "policy_tracker"} <= set(taken)
+
+
+def _counted(state_dict: Any, taken: list[str], name: str, *args: Any, **more: Any) -> Any:
+    taken.append(name)
+    return state_dict(*args, **more)
 
 
 @pytest.mark.parametrize("intervals", [(0, 0), (0, 1)])
@@ -288,14 +309,14 @@ def test_nothing_is_saved_when_every_interval_is_off_or_there_is_nowhere_to_uplo
 
 
 def test_nothing_happens_when_there_is_no_manager() -> None:
-    hook = CheckpointHook(None, 1, 1, resume=True)
+    hook = CheckpointHook(None, 1, 1)
     with run_of(hook, wandb_run=FakeWandbRun()) as run:
         assert run.start() == [None]
         run.epochs(2)
         run.end()
         run.hooks.fire_exception(ValueError("no"))
-        assert run.state.pending_checkpoint is None
-        assert (hook.latest_saved_epoch, hook.latest_policy_uri) == (None, None)
+        assert run.state.checkpoint_requests == []
+        assert (hook.latest_saved_epoch, hook.saving) == (None, None)
 
 
 def test_policy_and_optimizer_are_saved_when_there_is_no_registry(tmp_path: Path) -> None:
@@ -348,7 +369,7 @@ def test_training_goes_on_and_recovers_when_some_saves_fail(
             run.end()
         told = [str(warning.message) for warning in caught]
         assert any("2 failed saves in a row, 3 stop training" in text for text in told)
-        assert (saved(tmp_path), hook.failures_in_a_row) == ([3], 0)
+        assert (saved(tmp_path), hook.saving.failures_in_a_row) == ([3], 0)
 
 
 def test_the_failure_is_raised_when_the_last_save_fails(tmp_path: Path) -> None:
@@ -358,7 +379,7 @@ def test_the_failure_is_raised_when_the_last_save_fails(tmp_path: Path) -> None:
         run.start()
         run.epochs(2)
         manager.failures = 1
-        with pytest.raises(HookError, match="disk full"):
+        with pytest.raises(CheckpointError, match="disk full"):
             run.end()
 
 
@@ -368,7 +389,10 @@ def test_training_stops_when_saving_fails_for_good(tmp_path: Path) -> None:
     hook = CheckpointHook(manager, 1, max_retries=1, retry_seconds=0, max_failures=1)
     with run_of(hook) as run:
         run.start()
-        with pytest.warns(MettaWarning, match="tried again"), pytest.raises(HookError) as raised:
+        with (
+            pytest.warns(MettaWarning, match="tried again"),
+            pytest.raises(CheckpointError) as raised,
+        ):
             run.epochs()
         assert "disk full" in str(raised.value)
         assert hook.latest_saved_epoch is None
@@ -382,9 +406,9 @@ def test_an_error_of_another_kind_is_not_tried_again_when_it_is_raised(tmp_path:
     manager.failures, manager.error = 1, RuntimeError("a mistake")
     with run_of(CheckpointHook(manager, 1, retry_seconds=0)) as run:
         run.start()
-        with pytest.raises(HookError, match="a mistake") as raised:
+        with pytest.raises(RuntimeError) as raised:
             run.epochs()
-    assert raised.value.__cause__ is manager.error
+    assert raised.value is manager.error
     assert manager.failures == 0
     assert saved(tmp_path) == []
 
@@ -418,7 +442,7 @@ def test_an_old_snapshot_is_forgotten_when_training_begins_again(tmp_path: Path)
         run.start()
         run.state.epoch = 1
         run.hooks.fire("on_epoch_end", losses_stats={}, experience=None)
-        run.state.pending_checkpoint = None
+        run.state.checkpoint_requests.clear()
         run.start()
         run.hooks.fire_exception(ValueError("no"))
     assert saved(tmp_path) == []
@@ -531,7 +555,7 @@ def test_training_goes_on_when_a_save_takes_its_time(tmp_path: Path) -> None:
         run.epochs(3)  # one more than the one that is being saved
         assert (saved(tmp_path), hook.latest_saved_epoch) == ([], None)
         uri = (tmp_path / "epoch_000002").as_uri()
-        assert hook.latest_policy_uri == hook.policy_uri_of(2) == uri
+        assert hook.saving.policy_uri_of(2) == uri
         manager.gate.set()
         run.end()
         assert saved(tmp_path) == [2, 3]
@@ -599,7 +623,7 @@ def test_training_goes_on_with_a_warning_when_an_upload_fails(
     hook = CheckpointHook(manager_of(tmp_path), 1, 1)
     with run_of(hook, wandb_run=wandb_run) as run:
         run.start()
-        with pytest.warns(MettaWarning, match="no network; training goes on"):
+        with pytest.warns(MettaWarning, match="no network; training continues"):
             run.epochs()
         assert saved(tmp_path) == [1]
         assert hook.latest_wandb_uri is None

@@ -112,21 +112,6 @@ def test_the_moment_of_the_snapshot_is_written_when_training_went_on(tmp_path: P
     assert {name: digest_of(part["state"]) for name, part in snapshot.items()} == expected
 
 
-def test_only_named_components_are_taken_again_when_a_snapshot_is_refreshed(
-    tmp_path: Path,
-) -> None:
-    manager = TrainingCheckpointer(tmp_path)
-    with trainer_of() as trainer:
-        trainer.train(32)
-        pending = taken(manager, trainer)
-        before = {name: digest_of(part) for name, part in pending.snapshot.items()}
-        trainer.train(32)
-        pending.refresh(trainer.state, trainer.state.stats)
-        after = {name: digest_of(part) for name, part in pending.snapshot.items()}
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"trainer_state", "stats_tracker"}
-
-
 def test_restoring_a_checkpoint_of_another_run_names_the_difference(tmp_path: Path) -> None:
     manager = TrainingCheckpointer(tmp_path)
     with trainer_of("loss") as trainer:
