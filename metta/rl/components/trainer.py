@@ -27,6 +27,7 @@ from metta.rl.session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
 from metta.rl.training_components import TrainingComponents, build_components, resolve_batch
 from metta.rl.training_state import TrainerState
+from metta.stateful import Stateful
 from metta.train.batch_sizing import BatchPlan
 from metta.train.changes import plain_settings
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
@@ -97,6 +98,7 @@ class Trainer:
                 f"{', '.join(unused)} belong to a run directory; give run_dir as well, or add hooks "
                 "of your own with add_hook"
             )
+        self._own_state: list[Stateful] = []
         self.state = TrainerState()
         self.hooks = HookRegistry(self.state)
         self.environment_manager = EnvironmentManager(self.config, self.curriculum)
@@ -158,6 +160,8 @@ class Trainer:
             opponents=load_opponents(self.config, vecenv),
         )
         parts.conditions.settings |= plain_settings(self.training_config)
+        for state in self._own_state:
+            parts.registry.add(state)
         self.components = parts
         if self.session is not None:
             with self.session.directory.setting_up():
@@ -229,6 +233,15 @@ class Trainer:
                 self.stop_signal = signals.received
         self._has_failed = False
         return self.state
+
+    def add_state(self, state: Stateful) -> None:
+        """Save and restore a component of your own with the run; call it before `setup`, which restores."""
+        if self.components is not None:
+            raise StateError(
+                f"add_state({state.state_name!r}) came after setup(), which restores a saved run; call it "
+                "before"
+            )
+        self._own_state.append(state)
 
     def add_hook(self, hook: Any) -> str:
         """Register an observer; returns its name. A wrong event or parameter name is a `HookError`."""
