@@ -1,6 +1,5 @@
 """What networks and losses keep outside of tensors: constants of whatever is derived from them."""
 
-import dis
 import functools
 import logging
 import sys
@@ -167,10 +166,10 @@ def _of_functions(
             yield from values_of((function.__defaults__, function.__kwdefaults__), depth)
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         yield from ((name, *values_of(_content(cell), depth)) for name, cell in cells)
-        for name in _names_in(code)[0]:
+        for name in _names_in(code):
             # modules stay what they are; functions of this file are reached
-            if not isinstance(known.get(name), FunctionType | ModuleType):
-                yield name, *values_of(known.get(name), depth)
+            if name in known and not isinstance(known[name], FunctionType | ModuleType):
+                yield name, *values_of(known[name], depth)
 
 
 def _reached(
@@ -185,9 +184,8 @@ def _reached(
         function = waiting.pop()
         if function not in found:
             found[function] = None
-            named_globals, names = _names_in(function.__code__)
-            known = function.__globals__
-            helpers = (known.get(name) for name in named_globals)
+            names, known = _names_in(function.__code__), function.__globals__
+            helpers = (known.get(name) for name in names)
             waiting += [
                 helper
                 for helper in helpers
@@ -213,17 +211,13 @@ def _function_of(attribute: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Globals, and all names, of code and of the lambdas, comprehensions and functions inside."""
-    steps = dis.get_instructions(code)
-    named_globals = {s.argval for s in steps if "GLOBAL" in s.opname or s.opname == "LOAD_NAME"}
-    names = set(code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            of_inner = _names_in(inner)
-            named_globals.update(of_inner[0])
-            names.update(of_inner[1])
-    return tuple(sorted(named_globals)), tuple(sorted(names))
+def _names_in(code: CodeType) -> tuple[str, ...]:
+    """Globals and attributes that code names, with the lambdas and functions inside of it.
+
+    An attribute that is called like a global of the file lets that global count too, which does no harm.
+    """
+    inner = (part for part in code.co_consts if isinstance(part, CodeType))
+    return tuple(sorted({*code.co_names, *(name for part in inner for name in _names_in(part))}))
 
 
 @functools.lru_cache(maxsize=1024)
