@@ -17,8 +17,8 @@ from metta.agent.evaluation_mode import parts_of
 __all__ = ["has_gradient_hooks", "has_own_code", "plain_values", "values_of"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, Enum)
-_DEEPEST = 6
-_DEEPEST_OF_CLASSES = 2
+_MAX_DEPTH = 6
+_MAX_DEPTH_OF_CLASSES = 2
 """So that a class which lists its own objects is not walked once for each of them."""
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _NUM_OF_EVERY_MODULE = len(_OF_EVERY_MODULE)
@@ -37,7 +37,7 @@ def has_own_code(root: nn.Module) -> bool:
     return any(not type(module).__module__.startswith(_KNOWN) for module in parts_of(root))
 
 
-def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, ...]]:
+def plain_values(root: nn.Module, depth: int = _MAX_DEPTH) -> Iterator[tuple[Any, ...]]:
     """Every value of a network that is not in its tensors, and which tensors, parts and hooks it has.
 
     Equal before and after means that what was traced before is what Python would do now. Tensors
@@ -61,7 +61,7 @@ def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, 
         yield from _of_classes(kinds, "forward", depth - 1)
 
 
-def values_of(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
+def values_of(value: Any, depth: int = _MAX_DEPTH) -> Iterator[Any]:
     """A value of any kind as things that can be compared; what lies too deep counts by identity."""
     if isinstance(value, _PLAIN):
         yield value
@@ -151,7 +151,7 @@ def _of_classes(kinds: Iterable[type], entry: str, depth: int) -> Iterator[Any]:
     for owner in owners:
         for name, value in vars(owner).items():
             if not name.startswith("__") and not isinstance(value, _CODE):
-                yield owner.__name__, name, *values_of(value, min(depth, _DEEPEST_OF_CLASSES))
+                yield owner.__name__, name, *values_of(value, min(depth, _MAX_DEPTH_OF_CLASSES))
     yield from _of_functions(_methods(owners, (entry,)), owners, depth)
 
 
