@@ -184,7 +184,7 @@ def _conditions(
     choice = DriverChoice(config, ppo, buffer, losses, announce)
     if numerics.driver != "auto":
         with threads_set(threads):  # compiled code is made for a number of threads
-            choice.use(numerics.driver)
+            choice.select_driver(numerics.driver)
     plan = resolve_plan(
         policy, threads=threads, num_groups=collector.vec_env.num_groups,
         actor=collector.actor_kind, driver=numerics.driver,
@@ -193,7 +193,11 @@ def _conditions(
     chosen = {"threads": numerics.threads > 0, "driver": numerics.driver != "auto"}
     are_set = [name for name, is_set in chosen.items() if is_set]
     return RunConditions(
-        plan, are_set=are_set, adopt=choice.adopt, choose=choice.choose, announce=announce
+        plan,
+        are_set=are_set,
+        adopt=choice.select_driver_of_plan,
+        choose=choice.select_driver_for_run,
+        announce=announce,
     )
 
 

@@ -30,9 +30,9 @@ __all__ = [
 
 _KINDS = ("auto", "eager", "traced", "numpy", "c")
 _CHECKED_BATCHES = 16
-_MOST_NUMPY_ROWS = 64
+_MAX_NUMPY_ROWS = 64
 """Beyond it torch is as fast: what NumPy saves is the overhead of each call."""
-_MOST_C_PARAMETERS = 1_000_000
+_MAX_C_PARAMETERS = 1_000_000
 """Beyond it torch's matrix products win."""
 _CHECKED_ROWS = 64
 """A C actor takes any number of rows, so more need not be compared."""
@@ -118,7 +118,7 @@ def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
             continue
         # many rows are better valued while acting than once more after the rollout
         has_values = "value" in actor.produces or actor.value_source is not None
-        if has_values or num_rows <= _MOST_NUMPY_ROWS:
+        if has_values or num_rows <= _MAX_NUMPY_ROWS:
             return actor
     return EagerActor(policy)
 
@@ -126,8 +126,8 @@ def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
 def _candidates(policy: Policy, num_rows: int) -> list[str]:
     """What may be faster than calling the policy, fastest first."""
     size = sum(parameter.numel() for parameter in policy.parameters())
-    found = ["c"] if size <= _MOST_C_PARAMETERS else []
-    if num_rows <= _MOST_NUMPY_ROWS:
+    found = ["c"] if size <= _MAX_C_PARAMETERS else []
+    if num_rows <= _MAX_NUMPY_ROWS:
         found.append("numpy")
         # users' modules may do more in Python than their torch calls show
         if isinstance(policy.module, ActorCritic | RecurrentActorCritic):

@@ -10,8 +10,8 @@ from torch import Tensor
 from metta.agent.actions.categorical import DiscreteSpec
 from metta.agent.actors.c_program import Chain, CNetwork, chain_of, native_available
 from metta.agent.actors.check import difference
+from metta.agent.actors.graph_actor import GraphActor
 from metta.agent.actors.numpy_program import NumpyProgram
-from metta.agent.actors.replayed_actor import ReplayedActor
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.errors import ActorError
@@ -21,7 +21,7 @@ __all__ = ["CActor"]
 _EXAMPLE_ROWS = 16
 
 
-class CActor(ReplayedActor):
+class CActor(GraphActor):
     """Runs the action branch in C; discrete actions are drawn there too.
 
         actor = CActor(policy)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from metta.agent.actions.categorical import MASKED_LOGIT, DiscreteSpec
-from metta.agent.actors.replayed_actor import ReplayedActor
+from metta.agent.actors.graph_actor import GraphActor
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.errors import ActorError
@@ -15,7 +15,7 @@ from metta.errors import ActorError
 __all__ = ["NumpyActor"]
 
 
-class NumpyActor(ReplayedActor):
+class NumpyActor(GraphActor):
     """Runs the action branch in NumPy; for small feed-forward networks on the CPU."""
 
     kind = "numpy"

@@ -1,7 +1,7 @@
 """A network's action branch as a list of NumPy calls, read off its traced graph.
 
 For small networks torch spends most of an action's time in its own overhead. This module traces the
-module, keeps only what the distribution parameters depend on (the critic falls away), and replays it with
+module, keeps only what the distribution parameters depend on (the critic falls away), and runs it with
 preallocated arrays. Any operation it does not know raises `ActorError`: the caller then acts eagerly.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["NumpyProgram", "refuse_hooks"]
 
 
 class NumpyProgram:
-    """Replays the action branch of a feed-forward module for a fixed number of rows.
+    """Runs the action branch of a feed-forward module for a fixed number of rows.
 
     program = NumpyProgram(module, {"obs": array})
     params = program.run({"obs": array})        # [n, P], valid until the next run

@@ -1,6 +1,5 @@
 """What networks and losses keep outside of tensors: constants of whatever is derived from them."""
 
-import dis
 import functools
 import logging
 import sys
@@ -18,8 +17,8 @@ from metta.agent.evaluation_mode import parts_of
 __all__ = ["has_gradient_hooks", "has_own_code", "plain_values", "values_of"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, Enum)
-_DEEPEST = 6
-_DEEPEST_OF_CLASSES = 2
+_MAX_DEPTH = 6
+_MAX_DEPTH_OF_CLASSES = 2
 """So that a class which lists its own objects is not walked once for each of them."""
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _NUM_OF_EVERY_MODULE = len(_OF_EVERY_MODULE)
@@ -38,7 +37,7 @@ def has_own_code(root: nn.Module) -> bool:
     return any(not type(module).__module__.startswith(_KNOWN) for module in parts_of(root))
 
 
-def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, ...]]:
+def plain_values(root: nn.Module, depth: int = _MAX_DEPTH) -> Iterator[tuple[Any, ...]]:
     """Every value of a network that is not in its tensors, and which tensors, parts and hooks it has.
 
     Equal before and after means that what was traced before is what Python would do now. Tensors
@@ -62,7 +61,7 @@ def plain_values(root: nn.Module, depth: int = _DEEPEST) -> Iterator[tuple[Any, 
         yield from _of_classes(kinds, "forward", depth - 1)
 
 
-def values_of(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
+def values_of(value: Any, depth: int = _MAX_DEPTH) -> Iterator[Any]:
     """A value of any kind as things that can be compared; what lies too deep counts by identity."""
     if isinstance(value, _PLAIN):
         yield value
@@ -152,7 +151,7 @@ def _of_classes(kinds: Iterable[type], entry: str, depth: int) -> Iterator[Any]:
     for owner in owners:
         for name, value in vars(owner).items():
             if not name.startswith("__") and not isinstance(value, _CODE):
-                yield owner.__name__, name, *values_of(value, min(depth, _DEEPEST_OF_CLASSES))
+                yield owner.__name__, name, *values_of(value, min(depth, _MAX_DEPTH_OF_CLASSES))
     yield from _of_functions(_methods(owners, (entry,)), owners, depth)
 
 
@@ -167,10 +166,10 @@ def _of_functions(
             yield from values_of((function.__defaults__, function.__kwdefaults__), depth)
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         yield from ((name, *values_of(_content(cell), depth)) for name, cell in cells)
-        for name in _names_in(code)[0]:
+        for name in _names_in(code):
             # modules stay what they are; functions of this file are reached
-            if not isinstance(known.get(name), FunctionType | ModuleType):
-                yield name, *values_of(known.get(name), depth)
+            if name in known and not isinstance(known[name], FunctionType | ModuleType):
+                yield name, *values_of(known[name], depth)
 
 
 def _reached(
@@ -185,9 +184,8 @@ def _reached(
         function = waiting.pop()
         if function not in found:
             found[function] = None
-            named_globals, names = _names_in(function.__code__)
-            known = function.__globals__
-            helpers = (known.get(name) for name in named_globals)
+            names, known = _names_in(function.__code__), function.__globals__
+            helpers = (known.get(name) for name in names)
             waiting += [
                 helper
                 for helper in helpers
@@ -213,17 +211,13 @@ def _function_of(attribute: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Globals, and all names, of code and of the lambdas, comprehensions and functions inside."""
-    steps = dis.get_instructions(code)
-    named_globals = {s.argval for s in steps if "GLOBAL" in s.opname or s.opname == "LOAD_NAME"}
-    names = set(code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            of_inner = _names_in(inner)
-            named_globals.update(of_inner[0])
-            names.update(of_inner[1])
-    return tuple(sorted(named_globals)), tuple(sorted(names))
+def _names_in(code: CodeType) -> tuple[str, ...]:
+    """Globals and attributes that code names, with the lambdas and functions inside of it.
+
+    An attribute that is called like a global of the file lets that global count too, which does no harm.
+    """
+    inner = (part for part in code.co_consts if isinstance(part, CodeType))
+    return tuple(sorted({*code.co_names, *(name for part in inner for name in _names_in(part))}))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ from metta.spaces import obs_spec_of
 
 __all__ = ["RowTasks", "TaskedEnv"]
 
-_MOST_OPEN = 4
+_MAX_OPEN = 4
 """Environments that stay open for tasks that may come again."""
 
 
@@ -111,7 +111,7 @@ class TaskedEnv(gymnasium.Env[Any, Any]):
             raise EnvError(f"there is no task {task}; there are {self.num_tasks}")
         env = self._open.pop(task, None)
         if env is None:
-            while len(self._open) >= _MOST_OPEN:
+            while len(self._open) >= _MAX_OPEN:
                 self._open.popitem(last=False)[1].close()
             env = self._factories[task]()
             self._check(env, task)

@@ -33,7 +33,7 @@ __all__ = ["CompiledGraph", "cache_folder", "compile_graph", "compiler_name"]
 
 _FOLDER = "graphs"
 _KEPT_PACKAGES = 64
-_LONGEST_COMPILE_SECONDS = 3600.0
+_MAX_COMPILE_SECONDS = 3600.0
 _FORMAT = "2"
 
 
@@ -216,7 +216,7 @@ def _run_worker(content: bytes, made: Path) -> None:
         start_new_session=True,
     )
     try:
-        _, said = worker.communicate(content, timeout=_LONGEST_COMPILE_SECONDS)
+        _, said = worker.communicate(content, timeout=_MAX_COMPILE_SECONDS)
     except BaseException:
         os.killpg(worker.pid, signal.SIGKILL)
         worker.communicate()

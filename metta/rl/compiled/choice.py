@@ -122,7 +122,7 @@ class DriverChoice:
         self._config, self._ppo, self._buffer = config, ppo, buffer
         self._losses, self._announce = losses, announce
 
-    def use(self, kind: str) -> None:
+    def select_driver(self, kind: str) -> None:
         """The driver that was asked for, compiled where it must be; `DriverError` if it cannot be had."""
         self._ppo.driver = make_driver(kind, self._ppo.optimizer, self._announce)
         if kind == "eager":
@@ -133,7 +133,7 @@ class DriverChoice:
             # a loss that names a column which only a hook adds: the first update compiles, or says so
             return
 
-    def choose(self, plan: NumericsPlan, total_timesteps: int) -> NumericsPlan:
+    def select_driver_for_run(self, plan: NumericsPlan, total_timesteps: int) -> NumericsPlan:
         """The plan with a driver in place of ``auto``.
 
         Decided by the length of the run and by what can be compiled, never by what lies in the cache;
@@ -149,18 +149,18 @@ class DriverChoice:
                 "compiled they would be faster, and this run is long enough"
             )
             return replace(plan, driver="eager")
-        return self.adopt(replace(plan, driver="step"))
+        return self.select_driver_of_plan(replace(plan, driver="step"))
 
-    def adopt(self, plan: NumericsPlan) -> NumericsPlan:
+    def select_driver_of_plan(self, plan: NumericsPlan) -> NumericsPlan:
         """Use the driver of a plan, as far as it can be had here; returns what came of it."""
         kind, compiler = plan.driver, compiler_name()
         with threads_set(plan.threads):
-            if kind == "eager" or compiler is None or not self._use_planned():
+            if kind == "eager" or compiler is None or not self._select_compiled():
                 kind, compiler = "eager", ""
                 self._ppo.driver = EagerDriver(self._ppo.optimizer)
         return replace(plan, driver=kind, compiler=compiler)
 
-    def _use_planned(self) -> bool:
+    def _select_compiled(self) -> bool:
         eager = EagerDriver(self._ppo.optimizer)
         compiled = CompiledDriver(self._ppo.optimizer, self._announce)
         self._ppo.driver = PlannedDriver(compiled, eager)

@@ -10,8 +10,8 @@ from torch import nn
 from metta.agent.actions.action_spec import action_spec_of, draw_noise
 from metta.agent.actors.actor import CActor, EagerActor, check_actor, make_actor
 from metta.agent.actors.check import random_obs, same_actions
+from metta.agent.actors.graph_actor import GraphActor
 from metta.agent.actors.numpy_actor import NumpyActor
-from metta.agent.actors.replayed_actor import ReplayedActor
 from metta.agent.factory import make_policy
 from metta.agent.networks.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.agent.policy import Policy
@@ -120,8 +120,8 @@ def test_modes_of_parts_stay_when_an_actor_is_made():
 
 def test_actors_without_torch_share_their_checks_when_refreshed():
     for actor in (NumpyActor, CActor):
-        assert issubclass(actor, ReplayedActor)
-        assert actor.refresh is ReplayedActor.refresh
+        assert issubclass(actor, GraphActor)
+        assert actor.refresh is GraphActor.refresh
 
 
 # --- check_actor -----------------------------------------------------------------------------------------

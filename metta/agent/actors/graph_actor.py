@@ -15,7 +15,7 @@ from metta.agent.output import PolicyOutput
 from metta.agent.policy import Policy
 from metta.errors import ActorError
 
-__all__ = ["STALE_DIFFERENCE", "WRONG_DIFFERENCE", "ReplayedActor"]
+__all__ = ["STALE_DIFFERENCE", "WRONG_DIFFERENCE", "GraphActor"]
 
 STALE_DIFFERENCE = 1e-4
 """From the policy, relative to a row's largest parameter; beyond it a trace is made anew."""
@@ -23,13 +23,13 @@ WRONG_DIFFERENCE = 1e-2
 """Beyond it training ends; below, a new trace differs by rounding: 4e-3 where large weights cancel."""
 
 
-class ReplayedActor(Actor):
-    """Replays the action branch of a small feed-forward network on the CPU; subclasses say how.
+class GraphActor(Actor):
+    """Runs the traced action branch of a small feed-forward network on the CPU; subclasses say how.
 
     Values and log-probabilities are left to one batched forward after the rollout.
     """
 
-    kind = "replayed"
+    kind = "graph"
     produces = frozenset({"action"})
 
     def __init__(self, policy: Policy, num_rows: int) -> None:
