@@ -124,7 +124,7 @@ COMPILE_IN_TURN = """
 import sys, time, torch
 from pathlib import Path
 from metta.file_locks import hold_lock
-from metta.rl import graph_cache
+from metta.rl.compiled import cache as graph_cache
 from metta.rl.compiled.cache import compile_graph
 from metta.rl.compiled.trace import trace
 
