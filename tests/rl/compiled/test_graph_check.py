@@ -21,11 +21,11 @@ from tests.rl.update_cases import CASES, Case, Interpreted, OwnNetwork
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda inputs, rows: inputs[0].zero_(),
-        lambda inputs, rows: inputs[2].zero_(),
-        lambda inputs, rows: inputs[1].mul_(1.01),
-        lambda inputs, rows: rows.fill_(float("nan")),
-        lambda inputs, rows: rows[:, 4].add_(1e-3),
+        lambda inputs, row: inputs[0].zero_(),
+        lambda inputs, row: inputs[2].zero_(),
+        lambda inputs, row: inputs[1].mul_(1.01),
+        lambda inputs, row: row.fill_(float("nan")),
+        lambda inputs, row: row[4].add_(1e-3),
     ],
     ids=["weights", "second moment", "first moment", "nan", "divergence"],
 )
