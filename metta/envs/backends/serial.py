@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from metta.envs.call_order import CallOrder, check_actions, check_reset
+from metta.envs.restore.deferred_log import DeferredLog
 from metta.envs.restore.episode_log import EpisodeLog
 from metta.envs.restore.restore_check import check_restore
 from metta.envs.restore.row_states import load_row_states, row_states
@@ -79,7 +80,7 @@ class SerialVecEnv:
         self._order = CallOrder(num_groups)
         self._actions: list[np.ndarray] = [np.empty(0)] * num_groups
         self._restore_class: RestoreClass = "boundary"
-        self._log: EpisodeLog | None = None
+        self._log: DeferredLog | None = None
         """Only where environments are of class `repeat`."""
         self._logged = np.empty(
             (num_groups, self._group_size, *(spec.action_space.shape or ())),
@@ -139,9 +140,7 @@ class SerialVecEnv:
             raise
         self._order.received(group)
         if self._log is not None:
-            self._log.record(
-                self._slices[group], self._logged[group], self._group_arrays[group].starts
-            )
+            self._log.record(group, self._logged[group], self._group_arrays[group].starts)
         return self._group_arrays[group].result(any_cut=rows.any_cut, infos=rows.infos)
 
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
@@ -149,8 +148,8 @@ class SerialVecEnv:
         support = check_restore(self._factories, self._spec, wanted, in_use=self._envs)
         self._restore_class, self._log = support.restore_class, None
         if support.restore_class == "repeat":
-            self._log = EpisodeLog(self.num_rows, self.action_space)
-            self._join(self._log)
+            self._log = DeferredLog(self.num_rows, self.num_groups, self.action_space)
+            self._join(self._log.log)
         return support
 
     def state_dict(self) -> dict[str, Any]:
@@ -161,7 +160,7 @@ class SerialVecEnv:
                 lambda: {"rows": [row for group in self._groups for row in row_states(group)]}
             )
         elif has_begun and self._log is not None:
-            state = repeat_state(self._log)
+            state = repeat_state(self._log.log)
         else:
             state = boundary_state()
         return with_tasks(state, self._tasks, self.num_tasks)
@@ -179,7 +178,7 @@ class SerialVecEnv:
                 for group, part in zip(self._groups, self._slices, strict=True):
                     load_row_states(group, rows[part])
                 if self._log is not None:
-                    self._join(self._log)
+                    self._join(self._log.log)
             case "repeat":
                 obs = self._repeat(state)
         self._order.stand()
@@ -212,7 +211,7 @@ class SerialVecEnv:
             out = {key: array[rows] for key, array in obs.items()}
             group.repeat(seeds[rows], episodes[rows], actions, out)
         if self._log is not None:
-            self._log = log
+            self._log.log.load(state)
         return obs
 
     def _close_after(self, error: EnvError) -> None:

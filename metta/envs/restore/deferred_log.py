@@ -1,4 +1,4 @@
-"""An `EpisodeLog` that is cheap to write to while workers are waited for."""
+"""An `EpisodeLog` that is cheap to write to."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,7 @@ _BLOCK_STEPS = 256
 class DeferredLog:
     """Keeps steps as they come, and enters them into the log a block at a time, or when it is read.
 
-    After each wait for workers the processor's caches are cold, so that entering steps one by one would
-    take about three times as long.
+    Entering steps one by one would take about three times as long.
     """
 
     def __init__(self, num_rows: int, num_groups: int, action_space: spaces.Space[Any]) -> None:
