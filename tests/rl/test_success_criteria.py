@@ -329,8 +329,8 @@ def test_old_trainer_code_removed() -> None:
     ]
     assert loops.count("metta/rl/loop.py") == 1
     # the others wait for another process, walk along a list, or go on after an event of a fused rollout
-    others = {"hooks/registry", "hooks/background_evaluation", "hooks/judge_process", "hooks/evaluation",
-              "task_feed", "collector", "graph_cache"}  # fmt: skip
+    others = {"hooks/registry", "hooks/evaluation", "evaluate/background", "evaluate/process",
+              "collect/task_feed", "collect/collector", "compiled/cache"}  # fmt: skip
     assert set(loops) <= {"metta/rl/loop.py", *(f"metta/rl/{name}.py" for name in others)}
 
 
