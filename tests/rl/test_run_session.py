@@ -11,6 +11,7 @@ from metta.errors import ConfigError, RunLockedError
 from metta.loggers import StatsLogger
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.resume.checkpointer import TrainingCheckpointer
+from metta.rl.resume.run_saver import RunSaver
 from metta.rl.session import RunSession, build_hooks
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
@@ -27,14 +28,12 @@ def kinds(hooks: list[Any]) -> list[str]:
 
 
 def test_hooks_are_those_that_have_something_to_do_when_they_are_built(tmp_path: Path) -> None:
-    saver = TrainingCheckpointer(tmp_path)
+    saver = RunSaver(TrainingCheckpointer(tmp_path), 1)
     assert kinds(build_hooks(config().trainer)) == ["EvaluationHook"]
     assert kinds(build_hooks(config(eval_episodes=0).trainer)) == []
-    assert kinds(build_hooks(config(eval_episodes=0).trainer, checkpointer=saver)) == [
-        "CheckpointHook"
-    ]
+    assert kinds(build_hooks(config(eval_episodes=0).trainer, saving=saver)) == ["CheckpointHook"]
     without = config(eval_episodes=0, checkpoint_interval=0).trainer
-    assert kinds(build_hooks(without, checkpointer=saver)) == []
+    assert kinds(build_hooks(without, saving=saver)) == []
     assert kinds(build_hooks(without, logger=StatsLogger())) == ["MetricsHook"]
     assert kinds(build_hooks(TrainerConfig())) == ["EvaluationHook", "MetricsHook"]
 
