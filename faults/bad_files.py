@@ -27,7 +27,7 @@ from faults.knowing_lies import WEIGHTS
 from faults.trial import OK, Trial
 from metta.errors import MettaError
 
-_MOST_SECONDS, _MOST_BYTES = most_seconds(), 100 * 2**20
+_MAX_SECONDS, _MAX_BYTES = most_seconds(), 100 * 2**20
 _CHECKPOINT_FILES = ("policy.safetensors", "state.safetensors", "state.json", "manifest.json")
 
 
@@ -202,9 +202,9 @@ def verdict(result: Watched) -> str:
     wrong = [f"{name}: {what}" for name, what in outcomes if "WRONG" in what]
     if wrong:
         return "; ".join(wrong)
-    if result.value["cpu_seconds"] > _MOST_SECONDS:
+    if result.value["cpu_seconds"] > _MAX_SECONDS:
         return f"it took {result.value['cpu_seconds']} seconds"
-    if result.grown_bytes > _MOST_BYTES:
+    if result.grown_bytes > _MAX_BYTES:
         return f"it took {result.grown_bytes >> 20} MB"
     return OK
 

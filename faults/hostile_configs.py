@@ -18,7 +18,7 @@ from metta.errors import ConfigError
 from metta.train.layers import resolve
 from metta.train.train_config import TrainingConfig
 
-_MOST_SECONDS, _MOST_BYTES, _LONGEST_MESSAGE = most_seconds(), 100 * 2**20, 20_000
+_MAX_SECONDS, _MAX_BYTES, _MAX_MESSAGE = most_seconds(), 100 * 2**20, 20_000
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
@@ -69,7 +69,7 @@ def _missing_in(message: str, path: Path, kind: str) -> str | None:
         return "the error does not name the file"
     if kind == "misspelt" and "did you mean" not in message:
         return "the error does not say what was meant"
-    return "the error is too long" if len(message) > _LONGEST_MESSAGE else None
+    return "the error is too long" if len(message) > _MAX_MESSAGE else None
 
 
 def verdict(kind: str, result: Watched) -> str:
@@ -81,8 +81,8 @@ def verdict(kind: str, result: Watched) -> str:
         return result.value["wrong"]
     if kind in REFUSED and "taken" in result.value:
         return "it was taken for a configuration"
-    if result.cpu_seconds > _MOST_SECONDS:
+    if result.cpu_seconds > _MAX_SECONDS:
         return f"it took {result.cpu_seconds:.1f} seconds"
-    if result.grown_bytes > _MOST_BYTES:
+    if result.grown_bytes > _MAX_BYTES:
         return f"it took {result.grown_bytes >> 20} MB"
     return OK

@@ -18,7 +18,7 @@ from metta.errors import MettaError
 from metta.store.checkpoints.files import read_newest_checkpoint
 from metta.testing.zygote import Child, Zygote
 
-_LONGEST_WAIT = 20.0
+_MAX_WAIT = 20.0
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
@@ -90,7 +90,7 @@ def disturb(
 
 def wait_for_save(child: Child, folder: Path, number: int) -> None:
     """Return in the `number`-th save that is seen, or when the child has ended."""
-    deadline = time.monotonic() + _LONGEST_WAIT
+    deadline = time.monotonic() + _MAX_WAIT
     was_saving = True
     while time.monotonic() < deadline:
         is_saving = read_phase(folder / "phase").endswith("+saving")

@@ -38,7 +38,7 @@ _UNMARKED = (
     "JSON",
     "a text before",
 )
-"""Words in the names of payloads that have no mark of a pickle where one is looked for."""
+"""Arguments in the names of payloads that have no mark of a pickle where one is looked for."""
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:

@@ -24,7 +24,7 @@ RUN = [
 ALWAYS = 1_000
 _LOOK_SECONDS = 0.02
 """Looking is slow, and must not slow down what is watched."""
-_MOST_SECONDS = 2.0
+_MAX_SECONDS = 2.0
 """A server has started all its processes by then."""
 
 
@@ -32,7 +32,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     random_numbers = random.Random(seed)
     for number in range(count):
         kills = (1, 2, ALWAYS)[number % 3]
-        delay = random_numbers.choice([0.0, random_numbers.uniform(0.0, _MOST_SECONDS)])
+        delay = random_numbers.choice([0.0, random_numbers.uniform(0.0, _MAX_SECONDS)])
         ended, killed = run_and_kill(folder, f"run-{number}", kills, delay)
         outcome = verdict(ended, kills, killed)
         detail = {"seconds": delay, "killed": killed, "exit_code": ended.returncode}

@@ -37,11 +37,11 @@ COUNTS = ("descriptors", "threads", "processes", "shared_memory")
 MEMORY = ("rss", "processes_rss")
 WARM_UP = 1 / 3
 """Share of a phase that is not judged: caches fill, and the allocator finds out how much it needs."""
-LARGEST_SLOPE = 8 * 2**20
+MAX_SLOPE = 8 * 2**20
 """Bytes per hour."""
-FEWEST_SECONDS = 120.0
+MIN_SECONDS = 120.0
 """Memory is judged where it was watched for so long after the warm-up: less shows noise alone."""
-FEWEST_SAMPLES = 6
+MIN_SAMPLES = 6
 """Of a phase, however slow the machine is."""
 _SETTINGS = {"env": "CartPole-v1", "total_timesteps": 10**9, "checkpoint_interval": 10, "tensorboard": True,
              "evaluate_interval": 50, "eval_episodes": 2, "monitor_seconds": 1.0}  # fmt: skip
@@ -82,9 +82,9 @@ def judged(samples: dict[str, list[dict[str, float]]], seed: int) -> Iterator[Tr
             values = [sample[measure] for sample in late]
             yield Trial("soak", seed, f"{phase}: {measure}", constant(values), detail={
                 "samples": len(values), "value": values[-1] if values else None})  # fmt: skip
-        for measure in MEMORY if watched >= FEWEST_SECONDS else ():
+        for measure in MEMORY if watched >= MIN_SECONDS else ():
             slope = slope_of([(sample["seconds"], sample[measure]) for sample in late]) * 3600
-            outcome = OK if slope <= LARGEST_SLOPE else f"grows by {slope / 2**20:.1f} MiB per hour"
+            outcome = OK if slope <= MAX_SLOPE else f"grows by {slope / 2**20:.1f} MiB per hour"
             detail = {"mib_per_hour": round(slope / 2**20, 3), "seconds": round(watched)}
             if measure == "rss":
                 detail["samples"] = found
@@ -126,7 +126,7 @@ class Samples:
     @property
     def is_over(self) -> bool:
         """Whether the phase has lasted long enough."""
-        return self.count >= FEWEST_SAMPLES and time.monotonic() >= self._deadline
+        return self.count >= MIN_SAMPLES and time.monotonic() >= self._deadline
 
     def look(self, epoch: int) -> None:
         now = time.monotonic()

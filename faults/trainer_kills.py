@@ -28,7 +28,7 @@ MARKER = "METTA_TRAINER_KILLS"
 LIMIT_SECONDS = 2.0
 HELPERS_LIMIT_SECONDS = 20.0
 """What Python's own helpers (fork server, resource tracker) may take: they may be importing."""
-_LONGEST_WAIT = 60.0
+_MAX_WAIT = 60.0
 _STARTING_SECONDS, _TRAINING_SECONDS = 1.0, 0.5
 STATES = ("training", "stop", "starting", "freeze", "training", "hang", "starting")
 """What the trainer, or one of its workers, is at when it is killed."""
@@ -155,7 +155,7 @@ def wait_until(path: Path, state: str, chance: random.Random) -> str:
         time.sleep(chance.uniform(0.0, _STARTING_SECONDS))
         return ""
     awaited = path / ("training" if state == "training" else "happened")
-    deadline = time.monotonic() + _LONGEST_WAIT
+    deadline = time.monotonic() + _MAX_WAIT
     while not awaited.exists():
         if time.monotonic() > deadline:
             return f"it did not come to {state}"

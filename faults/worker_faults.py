@@ -46,7 +46,7 @@ FAULTS = {
 """Fault -> what the error must say; nothing: there must be none."""
 SIGNALS = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "stop": signal.SIGSTOP}
 TRIALS_PER_SESSION = 6
-LONGEST_TRIAL = 20.0
+MAX_TRIAL = 20.0
 _SHARE_WITH_STATES = 0.4
 
 
@@ -356,7 +356,7 @@ def _timed(trial: Callable[[], Found]) -> Found:
     lasted, detail["lag"] = time.monotonic() - begin, round(lag.end(), 4)
     if outcome == OK and detail.get("seconds", 0.0) - detail["lag"] > detail["allowed"]:
         outcome = f"noticed after {detail['seconds']} s"
-    if outcome == OK and lasted > LONGEST_TRIAL:
+    if outcome == OK and lasted > MAX_TRIAL:
         outcome = f"took {lasted:.0f} s"
     return point, outcome, detail
 

@@ -15,7 +15,7 @@ from metta.secret_names import REFERENCE, looks_secret, secret_parts
 __all__ = ["exposure", "resolve", "resolve_all", "scrub", "scrub_all"]
 
 _MASK = "***"
-_SHORTEST = 6
+_MIN_LENGTH = 6
 """Shorter values of variables are in too many texts by chance."""
 _COMMON = {"anonymous", "bearer", "default", "disabled", "enabled", "localhost", "passwd", "password",
            "postgres", "private", "public", "secret"}  # fmt: skip
@@ -178,7 +178,7 @@ def _forms_of(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_worth_hiding(value: str) -> bool:
-    is_trivial = len(value) < _SHORTEST or len(set(value)) < 3 or value.lower() in _COMMON
+    is_trivial = len(value) < _MIN_LENGTH or len(set(value)) < 3 or value.lower() in _COMMON
     # variables like SSH_AUTH_SOCK name a file, not what is in it
     return not is_trivial and not (value.startswith("/") and _exists(value))
 

@@ -13,7 +13,7 @@ from metta.errors import StateError
 __all__ = ["copy_state", "pack_state", "unpack_state"]
 
 _TAG = "$"
-_DEEPEST = 28
+_MAX_DEPTH = 28
 """Levels of JSON that a packed state may take; readers stop at 32, and the files around it take some."""
 _Tensors = dict[str, Tensor]
 
@@ -76,7 +76,7 @@ def _unpack_tagged(tag: str, content: Any, tensors: Mapping[str, Tensor]) -> Any
 
 
 def _pack(value: Any, path: str, tensors: _Tensors, level: int) -> Any:
-    if level > _DEEPEST:
+    if level > _MAX_DEPTH:
         raise StateError(
             f"{path[:400]} is nested too deep to be saved, or holds itself; flatten the state"
         )

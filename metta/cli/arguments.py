@@ -10,12 +10,19 @@ from metta.errors import ConfigError
 if TYPE_CHECKING:
     from metta.train.layers import Resolved
 
-__all__ = ["DEFAULT_PRESET", "WORDS_HELP", "Words", "join_dotted", "resolve_words", "sort_words"]
+__all__ = [
+    "DEFAULT_PRESET",
+    "ARGUMENTS_HELP",
+    "Arguments",
+    "join_dotted",
+    "resolve_arguments",
+    "sort_arguments",
+]
 
 DEFAULT_PRESET = "grid"
 """What is trained where neither preset nor file nor environment is named."""
 
-WORDS_HELP = (
+ARGUMENTS_HELP = (
     "a preset or Gymnasium id (default: grid, where no file or env is given), YAML files, and settings "
     "such as lr=1e-3 or --trainer.ppo.clip-coef 0.1; later ones win"
 )
@@ -26,7 +33,7 @@ _SETTING = re.compile(r"[\w.-]+=")
 _FILES = (".yaml", ".yml")
 
 
-class Words(NamedTuple):
+class Arguments(NamedTuple):
     """What the words of a command say."""
 
     preset: str | None
@@ -52,7 +59,7 @@ def _joined(arguments: Iterator[str]) -> Iterator[str]:
         yield f"{name.replace('-', '_')}={value}"
 
 
-def sort_words(words: Sequence[str]) -> Words:
+def sort_arguments(words: Sequence[str]) -> Arguments:
     """Tell presets, files and settings apart by their looks."""
     preset: str | None = None
     files: list[Path] = []
@@ -74,15 +81,15 @@ def sort_words(words: Sequence[str]) -> Words:
                 f"{word!r} is not a setting; write NAME=VALUE, e.g. learning_rate=1e-3, or the name of a "
                 "YAML file"
             )
-    return Words(preset, files, settings)
+    return Arguments(preset, files, settings)
 
 
-def resolve_words(words: Sequence[str], extra: Sequence[str] = ()) -> "Resolved":
+def resolve_arguments(words: Sequence[str], extra: Sequence[str] = ()) -> "Resolved":
     """The configuration that the words of a command describe; `extra` settings come last."""
     from metta.train.layers import resolve
     from metta.train.settings import setting_paths
 
-    preset, files, settings = sort_words(words)
+    preset, files, settings = sort_arguments(words)
     names = setting_paths()
     paths = {names.get(setting.partition("=")[0].replace("-", "_")) for setting in settings}
     if preset is None and not files and "trainer.curriculum.env" not in paths:

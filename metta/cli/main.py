@@ -107,7 +107,7 @@ def _module(command: str) -> ModuleType:
 def _take_rest(
     parser: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]
 ) -> None:
-    """Words that stand behind an option belong to the words before it."""
+    """Arguments that stand behind an option belong to the words before it."""
     unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "words")]
     if unknown:
         hint = _hint_for(unknown[0]) if hasattr(options, "words") else ""

@@ -13,7 +13,7 @@ __all__ = ["WEIGHINGS", "ScoreTable"]
 _COLUMNS = ("counts", "fast", "slow", "peak")
 _SLOW_SHARE = 0.1
 """How fast the slow average follows, as a share of the fast one's speed."""
-_FEWEST = 5
+_MIN_COUNT = 5
 """Episodes of a task before anything is concluded from its scores."""
 
 
@@ -44,7 +44,7 @@ class ScoreTable:
     @property
     def known(self) -> np.ndarray:
         """``[K]`` bool: tasks with enough episodes to say something."""
-        return self.counts >= _FEWEST
+        return self.counts >= _MIN_COUNT
 
     @property
     def scale(self) -> float:

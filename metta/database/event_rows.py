@@ -12,7 +12,7 @@ __all__ = ["EventRows", "rows_of"]
 
 _EPOCHS = re.compile(r":(\d{1,18})-(\d{1,18})$")
 """How an id that `StatsClient.create_epoch` gave ends."""
-_LONGEST_NAME = 500
+_MAX_NAME = 500
 """Characters of a name that count: keys of databases are not longer than about 2,700 bytes."""
 
 Row = dict[str, Any]
@@ -98,7 +98,7 @@ def _episodes(event: Event, payload: Mapping[str, Any]) -> EventRows:
     span = _EPOCHS.search(str(payload.get("epoch_id") or ""))
     start, end = (int(span[1]), int(span[2])) if span else (None, None)
     stats = {
-        _text(name, "statistic")[:_LONGEST_NAME]: [_number(value) for value in _sequence(values)]
+        _text(name, "statistic")[:_MAX_NAME]: [_number(value) for value in _sequence(values)]
         for name, values in _mapping(payload.get("stats"), "stats").items()
     }
     returns = stats.pop("episode_return", [])
@@ -154,7 +154,7 @@ def _simulation_episodes(epoch: int, played: Mapping[str, Any]) -> dict[str, lis
     """Rows of the episodes that an evaluation tells of, and of their agents where it does."""
     episodes: list[Row] = []
     agents: list[Row] = []
-    named = {_text(name, "simulation")[:_LONGEST_NAME]: told for name, told in played.items()}
+    named = {_text(name, "simulation")[:_MAX_NAME]: told for name, told in played.items()}
     for simulation, told in named.items():
         where = {"simulation": simulation, "epoch": epoch}
         about = _mapping(told, "episodes")
@@ -179,7 +179,7 @@ def _agent_rows(agents: Any) -> Iterator[Row]:
     for number, infos in enumerate(_sequence(agents.get("infos", []))):
         for agent, info in enumerate(_sequence(infos)):
             for name, value in _named_numbers(info, "infos").items():
-                found[number, agent, f"env/{name}"[:_LONGEST_NAME]] = value
+                found[number, agent, f"env/{name}"[:_MAX_NAME]] = value
     for (number, agent, name), value in found.items():
         yield {"number": number, "agent": agent, "name": name, "value": value}
 
@@ -213,7 +213,7 @@ def _moment(payload: Mapping[str, Any]) -> Row:
 
 def _named_numbers(value: Any, name: str) -> dict[str, float | None]:
     found = _mapping(value, name).items()
-    return {_text(key, name)[:_LONGEST_NAME]: _number(number) for key, number in found}
+    return {_text(key, name)[:_MAX_NAME]: _number(number) for key, number in found}
 
 
 def _number(value: Any) -> float | None:

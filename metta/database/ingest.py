@@ -20,7 +20,7 @@ from metta.errors import DatabaseError, DatabaseUnavailableError, EventLogError,
 __all__ = ["IngestReport", "Ingester", "logs_below"]
 
 _LOG_NAME = "events.jsonl"
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.5, 30.0
 
 
 @dataclass
@@ -287,7 +287,7 @@ def _pauses() -> Iterator[float]:
     pause = _FIRST_PAUSE_SECONDS
     while True:
         yield pause
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
 
 def _warn(text: str) -> None:

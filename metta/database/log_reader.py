@@ -16,8 +16,8 @@ from metta.loggers.events.reader import bad_line, lines_backwards, lines_from, o
 __all__ = ["LogBatch", "LogReader", "Place"]
 
 _TAIL_BYTES = 1024
-_MOST_LINES = 500
-_MOST_BYTES = 4 << 20
+_MAX_LINES = 500
+_MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class LogReader:
         events: list[EventRows] = []
         reached, error = place.bytes_read, None
         for begin, line in lines_from(self._file, place.bytes_read, self.path):
-            if len(events) >= _MOST_LINES or begin - place.bytes_read >= _MOST_BYTES:
+            if len(events) >= _MAX_LINES or begin - place.bytes_read >= _MAX_BYTES:
                 break
             try:
                 events.append(_parse(line))

@@ -3,7 +3,7 @@
 Environments with known answers, for tests and examples, are in `metta.envs.toy`.
 """
 
-from metta.envs.backends.gymnasium_vector import NativeVecEnv
+from metta.envs.backends.gymnasium_vector import GymnasiumVecEnv
 from metta.envs.backends.multiprocess import MultiprocessVecEnv
 from metta.envs.backends.serial import SerialVecEnv
 from metta.envs.factory import EnvLike, make_vec_env, row_seeds
@@ -24,7 +24,7 @@ __all__ = [
     "FinalRows",
     "FusedVecEnv",
     "MultiprocessVecEnv",
-    "NativeVecEnv",
+    "GymnasiumVecEnv",
     "ObsArrays",
     "RestorableVecEnv",
     "RestoreSupport",

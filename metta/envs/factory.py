@@ -12,7 +12,7 @@ from metta.curriculum import Task
 from metta.envs.agents.agent_groups import GroupedVecEnv, split_agent_groups
 from metta.envs.agents.agents_env import AgentsSpace
 from metta.envs.agents.agents_vec_env import AgentsVecEnv
-from metta.envs.backends.gymnasium_vector import NativeVecEnv
+from metta.envs.backends.gymnasium_vector import GymnasiumVecEnv
 from metta.envs.backends.multiprocess import MultiprocessVecEnv
 from metta.envs.backends.serial import SerialVecEnv
 from metta.envs.env_ids import (
@@ -107,7 +107,7 @@ def _ungrouped(
     """A vectorised environment of anything but one; `watching` is how its workers are."""
     if isinstance(env, VectorEnv):
         _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
-        return NativeVecEnv(env)
+        return GymnasiumVecEnv(env)
     if isinstance(env, gymnasium.Env):
         _refuse_options("a gymnasium Env", kwargs, num_workers, num_groups)
         return SerialVecEnv([lambda: env])

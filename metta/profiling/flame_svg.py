@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 __all__ = ["flame_graph"]
 
 _WIDTH, _ROW, _TOP = 1200.0, 18, 40
-_SMALLEST = 0.4
+_MIN_SIZE = 0.4
 """Pixels below which a frame is left out."""
 _LETTER = 6.6
 """Pixels of a letter, about."""
@@ -44,7 +44,7 @@ def flame_graph(stacks: Mapping[tuple[str, ...], int], title: str) -> str:
 def _boxes(name: str, frame: _Frame, left: float, depth: int, total: int) -> Iterator[str]:
     """A box for a frame, and those that it called below it, widest first."""
     width = frame.count / total * _WIDTH
-    if width < _SMALLEST:
+    if width < _MIN_SIZE:
         return
     top = _TOP + depth * _ROW
     share = f"{name}: {frame.count:,} samples, {frame.count / total:.1%}"

@@ -27,9 +27,9 @@ from metta.replays.replay import MAX_TEXT_BYTES, Kind
 from metta.spaces import obs_spec_of
 from metta.train.agent_groups import AGENT_GROUPS
 
-__all__ = ["MOST_STEPS", "Scene", "open_scene"]
+__all__ = ["MAX_STEPS", "Scene", "open_scene"]
 
-MOST_STEPS = 999_999
+MAX_STEPS = 999_999
 """A recording is never longer: the double of a grid world must not come to its own end."""
 _MODES: dict[str, Kind] = {"rgb_array": "frames", "ansi": "text"}
 """Ways to draw that are asked for, the best first."""
@@ -98,7 +98,7 @@ class GridScene:
     def __init__(self, task: Task) -> None:
         self.vec_env = make_vec_env(task)
         kwargs, _ = split_agent_groups(task.env_kwargs)  # who learns with whom is not seen
-        double = make_vec_env(Task(task.env, {**kwargs, "horizon": MOST_STEPS + 1, "goal": 0}))
+        double = make_vec_env(Task(task.env, {**kwargs, "horizon": MAX_STEPS + 1, "goal": 0}))
         assert isinstance(double, GridVecEnv)
         self.double = double
         self._encoders: dict[str, TrackEncoder] = {}

@@ -29,7 +29,7 @@ _DTYPES = (
     "float16", "float32", "float64",
 )  # fmt: skip
 _MAX_DIMENSIONS = 8
-_MOST_DEFLATED = 1032
+_MAX_DEFLATED = 1032
 """Bytes that one byte of a deflated stream can stand for, at most."""
 _LEVEL = 6
 _CHUNK = 1 << 14
@@ -108,7 +108,7 @@ def _problem_of(track: Track) -> str:
     if set(track.streams) != set(STREAMS):
         return f"its streams are {sorted(track.streams)!r:.200}, not {list(STREAMS)}"
     for name, size in _sizes_of(track).items():
-        if size > _MOST_DEFLATED * len(track.streams[name]):
+        if size > _MAX_DEFLATED * len(track.streams[name]):
             return f"{len(track.streams[name])} bytes of {name} cannot stand for {size}"
     return ""
 

@@ -41,7 +41,7 @@ _METADATA = "replay"
 _LEFTOVER = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{32}")
 _LEFTOVER_SECONDS = 3600.0
 """Younger files may be those of somebody who is still writing."""
-_MOST_NAME = 80
+_MAX_NAME = 80
 _TRACK_KEYS = {"dtype", "shape", "unit", "num_frames", "num_changes"}
 
 
@@ -51,7 +51,7 @@ def replay_name(epoch: int, simulation: str, *, is_taken: bool = False) -> str:
     Names that would lose something, and those that are `is_taken`, get a digest of the simulation's.
     """
     joined = simulation.replace("/", "-") or "episode"
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", joined)[:_MOST_NAME]
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", joined)[:_MAX_NAME]
     if plain != joined or is_taken:
         plain += f"-{hashlib.sha256(simulation.encode()).hexdigest()[:8]}"
     return f"epoch_{epoch:06d}-{plain}{SUFFIX}"

@@ -15,11 +15,11 @@ __all__ = ["caption_of", "half_blocks", "image_of", "shown_text", "text_of"]
 _STYLE = re.compile(r"\x1b\[[0-9;]{0,20}m")
 """Colours and the like: all that a terminal may be told by a text out of a file."""
 _PIECES = re.compile(rf"({_STYLE.pattern})")
-_MOST_NUMBERS = 16
-_MOST_AGENTS = 16
-_LARGEST_SCALE = 64
-_MOST_IMAGE_BYTES = 256 * 2**20
-_MOST_ROWS = 2000
+_MAX_NUMBERS = 16
+_MAX_AGENTS = 16
+_MAX_SCALE = 64
+_MAX_IMAGE_BYTES = 256 * 2**20
+_MAX_ROWS = 2000
 """Of pixels in a terminal: an image that is one pixel wide must not become millions of lines."""
 _CELL_PIXELS = 8
 _END = "\x1b[0m"
@@ -43,7 +43,7 @@ def caption_of(replay: Replay, moment: int, totals: np.ndarray) -> str:
     """One line about a moment; `totals` ``[A]`` are the rewards up to it."""
     line = f"step {moment} of {replay.info.num_steps}"
     if moment > 0:
-        actions = replay.actions(moment - 1)[:_MOST_AGENTS]
+        actions = replay.actions(moment - 1)[:_MAX_AGENTS]
         line += f"  actions {_brief(actions)}  rewards {_brief(replay.rewards(moment - 1))}"
     mine = totals[np.array(replay.info.judged, bool)]
     return f"{line}  return {mine.mean() if len(mine) else 0.0:.3g}"
@@ -61,15 +61,15 @@ def image_of(replay: Replay, moment: int, *, scale: int | None = None) -> np.nda
             f"a replay of kind {kind!r} has no images; write it as .txt, or play it in a terminal"
         )
     size = scale or (_CELL_PIXELS if kind == "grid" else 1)
-    if not 1 <= size <= _LARGEST_SCALE:
-        raise ConfigError(f"scale={scale} pixels; use 1 to {_LARGEST_SCALE}")
+    if not 1 <= size <= _MAX_SCALE:
+        raise ConfigError(f"scale={scale} pixels; use 1 to {_MAX_SCALE}")
     height, width = replay.tracks["cells" if kind == "grid" else "frames"].shape[:2]
-    if height * width * size**2 * 3 > _MOST_IMAGE_BYTES:
+    if height * width * size**2 * 3 > _MAX_IMAGE_BYTES:
         # a replay's arrays are small enough for a scale of 1
-        largest = math.isqrt(_MOST_IMAGE_BYTES // (height * width * 3))
+        largest = math.isqrt(_MAX_IMAGE_BYTES // (height * width * 3))
         raise ConfigError(
             f"scale={size} would make images of {height * size} x {width * size} pixels, which are more "
-            f"than {_MOST_IMAGE_BYTES} bytes; use 1 to {largest}"
+            f"than {_MAX_IMAGE_BYTES} bytes; use 1 to {largest}"
         )
     if kind == "grid":
         return draw_rgb(replay.world(moment), size)
@@ -80,7 +80,7 @@ def half_blocks(image: np.ndarray, width: int) -> str:
     """An image ``[H, W, 3]`` uint8 in signs whose upper and lower halves have colours of their own."""
     columns = max(1, min(width, image.shape[1]))
     rows = max(2, round(image.shape[0] * columns / image.shape[1]))
-    rows = min(rows + rows % 2, _MOST_ROWS)
+    rows = min(rows + rows % 2, _MAX_ROWS)
     down = np.arange(rows) * image.shape[0] // rows
     across = np.arange(columns) * image.shape[1] // columns
     small = image[down[:, None], across]
@@ -114,15 +114,15 @@ def _numbers_of(replay: Replay, moment: int) -> str:
     lines = []
     for leaf in replay.leaves:
         observed = replay.observation(leaf, moment)
-        for agent, values in enumerate(observed[:_MOST_AGENTS]):
+        for agent, values in enumerate(observed[:_MAX_AGENTS]):
             name = f"{_plain(leaf)}" + (f" of agent {agent}" if len(observed) > 1 else "")
             lines.append(f"{name}: {_brief(values)}")
-        if len(observed) > _MOST_AGENTS:
-            lines.append(f"... and {len(observed) - _MOST_AGENTS} more agents")
+        if len(observed) > _MAX_AGENTS:
+            lines.append(f"... and {len(observed) - _MAX_AGENTS} more agents")
     return "\n".join(lines)
 
 
 def _brief(values: np.ndarray) -> str:
     flat = values.reshape(-1)
-    shown = " ".join(f"{value:.4g}" for value in flat[:_MOST_NUMBERS].astype(np.float64).tolist())
-    return shown + (f" ... ({flat.size} numbers)" if flat.size > _MOST_NUMBERS else "")
+    shown = " ".join(f"{value:.4g}" for value in flat[:_MAX_NUMBERS].astype(np.float64).tolist())
+    return shown + (f" ... ({flat.size} numbers)" if flat.size > _MAX_NUMBERS else "")

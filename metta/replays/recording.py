@@ -12,7 +12,7 @@ from metta.envs.factory import row_seeds
 from metta.envs.restore.global_generators import global_generators_kept
 from metta.envs.vec_env import ObsArrays, StepResult, agents_per_env
 from metta.errors import PolicyError
-from metta.replays.capture import MOST_STEPS, Scene, open_scene
+from metta.replays.capture import MAX_STEPS, Scene, open_scene
 from metta.replays.change_lists import TrackEncoder
 from metta.replays.replay import Ending, Replay, ReplayInfo
 from metta.secrets import scrub_all
@@ -24,7 +24,7 @@ from metta.train.run_config import EvaluationConfig
 __all__ = ["record_episode"]
 
 _DEFAULTS = EvaluationConfig()
-_MOST_BYTES = 256 * 2**20
+_MAX_BYTES = 256 * 2**20
 """Of all changes, compressed; the step that reaches it is the last one of a recording."""
 
 
@@ -58,7 +58,7 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
             raise PolicyError(f"the policy cannot play {wanted.name!r}: {reason}")
         num_agents = agents_per_env(scene.vec_env)
         judged = judged_agents(num_agents, policy_agents_pct, has_npc=npc_policy is not None)
-        story = _Story(scene, num_agents, min(max_steps, MOST_STEPS))
+        story = _Story(scene, num_agents, min(max_steps, MAX_STEPS))
         scene.begin(seed)
         with contextlib.suppress(_Enough):
             run_episodes(
@@ -67,7 +67,7 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
                 1,
                 seed=seed,
                 greedy=greedy,
-                max_steps=MOST_STEPS,
+                max_steps=MAX_STEPS,
                 max_seconds=max_seconds,
                 npc_policy=npc_policy,
                 policy_agents_pct=policy_agents_pct,
@@ -120,7 +120,7 @@ class _Story:
         if result.starts.all():
             terminated = result.terminated[result.valid].all()
             self.ended = "terminated" if terminated else "truncated"
-        elif self.num_steps >= self._max_steps or self._compressed_bytes() >= _MOST_BYTES:
+        elif self.num_steps >= self._max_steps or self._compressed_bytes() >= _MAX_BYTES:
             raise _Enough
 
     def _compressed_bytes(self) -> int:

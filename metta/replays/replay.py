@@ -29,11 +29,11 @@ _STATES = {
 _OBSERVATIONS = "observations/"
 MAX_TEXT_BYTES = 2**20
 """Of one moment; drawing takes many times as much."""
-_MOST_BYTES = 4 * MAX_FRAME_BYTES
+_MAX_BYTES = 4 * MAX_FRAME_BYTES
 """Of one moment, over all tracks: what playing keeps in memory."""
-_LARGEST_SIDE = 128
+_MAX_SIDE = 128
 """Of a grid world, in cells; `GridWorldConfig` has up to 64."""
-_MOST_AGENTS = 100_000
+_MAX_AGENTS = 100_000
 _TEXTS = ("env", "env_id", "simulation", "policy_uri")
 _COUNTS = ("seed", "num_agents", "num_steps", "epoch", "agent_step")
 _MAY_MISS = ("env_id", "policy_uri", "epoch", "agent_step")
@@ -111,7 +111,7 @@ def _problem_of(data: Mapping[str, Any]) -> str:
 
 def _problem_of_lists(data: Mapping[str, Any]) -> str:
     agents, fps, kwargs = data["num_agents"], data["fps"], data["env_kwargs"]
-    if not 1 <= agents <= _MOST_AGENTS or data["num_steps"] < 1:
+    if not 1 <= agents <= _MAX_AGENTS or data["num_steps"] < 1:
         return f"{agents} agents and {data['num_steps']} steps"
     for name, is_one in (("returns", _is_number), ("judged", _is_boolean)):
         found = data[name]
@@ -152,10 +152,10 @@ class Replay:
             if name not in self.tracks:
                 raise UnsafeFileError(f"a replay of kind {info.kind!r} needs a track {name!r}")
         size = sum(track.frame_bytes for track in self.tracks.values())
-        if size > _MOST_BYTES:
+        if size > _MAX_BYTES:
             raise UnsafeFileError(
                 f"one moment of the replay has {size} bytes over its {len(self.tracks)} tracks; up to "
-                f"{_MOST_BYTES} are played"
+                f"{_MAX_BYTES} are played"
             )
         for name, track in self.tracks.items():
             self._check(name, track)
@@ -227,7 +227,7 @@ class Replay:
         match name:
             case "cells":
                 fits &= track.dtype == "uint8" and len(track.shape) == 2
-                fits &= all(1 <= side <= _LARGEST_SIDE for side in track.shape)
+                fits &= all(1 <= side <= _MAX_SIDE for side in track.shape)
             case "frames":
                 fits &= track.dtype == "uint8" and len(track.shape) == 3
                 fits &= track.shape[-1:] == (3,) and all(track.shape)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["ENDINGS", "captioned_texts", "export_replay"]
 
 ENDINGS = (".mp4", ".gif", ".txt")
-_MOST_COLORS = 256
-_MOST_SAMPLES = 32
+_MAX_COLORS = 256
+_MAX_SAMPLES = 32
 """Images that the colours of a gif are taken from, where there are more colours than it can have."""
-_MOST_SAMPLED = 2**25
+_MAX_SAMPLED = 2**25
 """Pixels of all these images together; of larger ones every second pixel is taken, or every third."""
 _FPS = 10.0
-_MOST_SAID = 2000
+_MAX_SAID = 2000
 _TEXT_WIDTH = 80
 
 
@@ -105,7 +105,7 @@ def _write_mp4(file: Path, replay: Replay, moments: range, fps: float, scale: in
             process.stdin.close()
         if process.returncode:
             said.seek(0)
-            text = said.read(_MOST_SAID).decode("utf-8", "replace").strip()
+            text = said.read(_MAX_SAID).decode("utf-8", "replace").strip()
             raise EnvError(f"ffmpeg could not write the video: {text}; try another scale, or .gif")
 
 
@@ -154,7 +154,7 @@ def _colors_of(replay: Replay, moments: range) -> np.ndarray | None:
     found = np.zeros(0, np.uint32)
     for moment in moments:
         found = np.union1d(found, _as_numbers(image_of(replay, moment, scale=1)))
-        if len(found) > _MOST_COLORS:
+        if len(found) > _MAX_COLORS:
             return None
     return found
 
@@ -180,10 +180,10 @@ def _sampled_palette(replay: Replay, moments: range) -> "Image":
     """The colours that suit images from all over the episode best."""
     from PIL import Image
 
-    step = -(-len(moments) // _MOST_SAMPLES)
+    step = -(-len(moments) // _MAX_SAMPLES)
     chosen = []
     for moment in moments[::step]:
         pixels = image_of(replay, moment, scale=1).reshape(1, -1, 3)
-        stride = -(-pixels.shape[1] * len(moments[::step]) // _MOST_SAMPLED)
+        stride = -(-pixels.shape[1] * len(moments[::step]) // _MAX_SAMPLED)
         chosen.append(pixels[:, ::stride].copy())
-    return Image.fromarray(np.concatenate(chosen, axis=1)).quantize(_MOST_COLORS)
+    return Image.fromarray(np.concatenate(chosen, axis=1)).quantize(_MAX_COLORS)

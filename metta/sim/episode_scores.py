@@ -10,7 +10,7 @@ from metta.envs.vec_env import StepResult
 
 __all__ = ["AgentResults", "EpisodeLedger", "EpisodeScores"]
 
-_MOST_TOLD = 2048
+_MAX_TOLD = 2048
 """Agents times episodes of one simulation that an event log tells of."""
 
 
@@ -31,7 +31,7 @@ class AgentResults:
     def is_worth_telling(self) -> bool:
         """Whether they say more than the episodes do, and are few enough for a log."""
         says_more = len(self.judged) > 1 or any(info for infos in self.infos for info in infos)
-        return says_more and self.returns.size <= _MOST_TOLD
+        return says_more and self.returns.size <= _MAX_TOLD
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

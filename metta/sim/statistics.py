@@ -28,9 +28,9 @@ __all__ = [
 CONFIDENCE = 0.95
 """Share of cases in which an interval shall hold the true value."""
 _NUM_RESAMPLES = 2000
-_FEWEST = 5
+_MIN_COUNT = 5
 """Returns of a simulation from which the lower end of an interval is taken."""
-_MOST_NUMBERS = 4_000_000
+_MAX_NUMBERS = 4_000_000
 """Numbers that are drawn at a time."""
 
 Strata = Sequence[np.ndarray]
@@ -95,7 +95,7 @@ def lower_bound_of(returns: Mapping[str, np.ndarray], *, seed: int = 0) -> float
     None where there is nothing to say: no simulation, one with fewer than 5 returns, for which intervals
     are far too narrow, or returns that are no numbers.
     """
-    if not returns or any(len(one) < _FEWEST for one in returns.values()):
+    if not returns or any(len(one) < _MIN_COUNT for one in returns.values()):
         return None
     if not all(np.isfinite(one).all() for one in returns.values()):
         return None
@@ -170,7 +170,7 @@ def _checked(strata: Strata) -> list[np.ndarray]:
 
 def _blocks(numbers: int) -> list[int]:
     """How many repetitions are drawn at a time, so that memory stays small."""
-    size = max(1, min(_NUM_RESAMPLES, _MOST_NUMBERS // max(1, numbers)))
+    size = max(1, min(_NUM_RESAMPLES, _MAX_NUMBERS // max(1, numbers)))
     whole, rest = divmod(_NUM_RESAMPLES, size)
     return [size] * whole + [rest] * (rest > 0)
 

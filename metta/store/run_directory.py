@@ -18,7 +18,7 @@ from metta.untrusted.paths import safe_join
 
 __all__ = ["RunDirectory"]
 
-_MOST_LOCK_BYTES = 4096
+_MAX_LOCK_BYTES = 4096
 _WRITTEN_FOLDERS = ("checkpoints", "replays", "stats", "tensorboard", "wandb")
 _WRITTEN_FILES = (
     "config.yaml", "provenance.json", "run.json", "events.jsonl", "metrics.csv", "evaluations.csv",
@@ -277,7 +277,7 @@ class RunDirectory:
 
     def _holder(self) -> str:
         try:
-            about = read_json(self.lock_file, max_bytes=_MOST_LOCK_BYTES)
+            about = read_json(self.lock_file, max_bytes=_MAX_LOCK_BYTES)
             return f"process {about['pid']} on {about['host']}, since {about['started']}"
         except (UnsafeFileError, KeyError, TypeError):
             return "it has only just begun and did not say yet who it is"

@@ -25,8 +25,8 @@ __all__ = ["flatten", "main"]
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _CPU_SECONDS = 120
 _SPARE_BYTES = 2**30
-_DEEPEST = 32
-_MOST_TENSORS = 20_000
+_MAX_DEPTH = 32
+_MAX_TENSORS = 20_000
 
 
 def main(part: str = "") -> int:
@@ -39,7 +39,7 @@ def main(part: str = "") -> int:
     try:
         loaded = torch.load(sys.stdin.buffer, map_location="cpu", weights_only=True)
         tensors = dict(flatten(_part_of(loaded, part)))
-        if not 0 < len(tensors) <= _MOST_TENSORS:
+        if not 0 < len(tensors) <= _MAX_TENSORS:
             raise UnsafeFileError(f"it holds {len(tensors)} tensors")
         sys.stdout.buffer.write(safetensors.torch.save(tensors))
         sys.stdout.buffer.flush()
@@ -55,7 +55,7 @@ def flatten(tree: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, "T
 
     if isinstance(tree, torch.Tensor):
         yield name or "tensor", _plain(tree, name)
-    elif isinstance(tree, dict | list | tuple) and depth < _DEEPEST:
+    elif isinstance(tree, dict | list | tuple) and depth < _MAX_DEPTH:
         items = tree.items() if isinstance(tree, dict) else enumerate(tree)
         seen: set[str] = set()
         for key, item in items:

@@ -15,9 +15,9 @@ __all__ = [
 _TARGET_BATCH = 2048
 _TARGET_MINIBATCHES = 4
 _ENVS_PER_CORE = 8
-_LONGEST_HORIZON = 2048
+_MAX_HORIZON = 2048
 _USUAL_HORIZON = 128
-_SHORTEST_HORIZON = 8
+_MIN_HORIZON = 8
 _MEMORY_SHARE = 0.25
 
 
@@ -102,7 +102,7 @@ def propose_batch(
     """
     _check_counts(agents_per_env=agents_per_env, cores=cores, row_bytes=row_bytes)
     budget = int(memory_bytes * _MEMORY_SHARE)
-    env_bytes, shortest = row_bytes * agents_per_env, horizon or _SHORTEST_HORIZON
+    env_bytes, shortest = row_bytes * agents_per_env, horizon or _MIN_HORIZON
     _check_memory(num_envs or 1, shortest, env_bytes, budget)
     envs_because = "num_envs as set"
     if num_envs is None:
@@ -113,7 +113,7 @@ def propose_batch(
     steps_because = "as set"
     if horizon is None:
         fits, wanted = budget // (row_bytes * rows), max(_USUAL_HORIZON, _TARGET_BATCH // rows)
-        horizon = _power_of_two_at_most(min(wanted, fits, _LONGEST_HORIZON))
+        horizon = _power_of_two_at_most(min(wanted, fits, _MAX_HORIZON))
         target = f"the target of {_TARGET_BATCH} samples or {_USUAL_HORIZON} steps"
         steps_because = f"limited by {'memory' if fits < wanted else target}"
     batch = rows * horizon

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["group_rules", "is_recurrent", "secret_rules", "size_rules"]
 
 _RECURRENT = ("lstm", "gru")
-_LARGEST_BATCH = 10**12
-_DEEPEST = 32
+_MAX_BATCH = 10**12
+_MAX_DEPTH = 32
 
 
 def group_rules(rollout: "RolloutConfig") -> list[BrokenRule]:
@@ -51,12 +51,12 @@ def _exposed(value: Any, place: str, depth: int = 0) -> Iterator[tuple[str, str]
         why = exposure(place, value if isinstance(value, str) else value.decode(errors="replace"))
         if why:
             yield place, why
-    elif isinstance(value, Mapping) and depth < _DEEPEST:
+    elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
         for name, part in value.items():
             # what lies below a secret name is secret, whatever its own name is
             below = place if looks_secret(place) else f"{place}.{name}" if place else str(name)
             yield from _exposed(part, below, depth + 1)
-    elif isinstance(value, list | tuple) and depth < _DEEPEST:
+    elif isinstance(value, list | tuple) and depth < _MAX_DEPTH:
         for part in value:
             yield from _exposed(part, place, depth + 1)
 
@@ -83,7 +83,7 @@ def size_rules(config: "TrainingConfig") -> list[BrokenRule]:
 
 def _extent_rules(config: "TrainingConfig") -> list[BrokenRule]:
     horizon, envs = config.trainer.rollout.horizon, config.trainer.rollout.num_envs
-    if horizon * envs <= _LARGEST_BATCH:
+    if horizon * envs <= _MAX_BATCH:
         return []
     text = (
         f"a rollout of horizon={horizon} x num_envs={envs} steps fits no machine; lower one of them"

@@ -73,7 +73,7 @@ ALIASES: dict[str, str] = {
 """Other spelling -> path. Every field also goes by its path, and by its own name where that is unique."""
 
 
-_MOST_HINTS = 50
+_MAX_HINTS = 50
 """Unknown names beyond these get no hint: the file is something else, and hints take time."""
 
 
@@ -173,7 +173,7 @@ def place_entries(entries: Iterable[Entry], problems: list[Problem]) -> dict[str
     for entry in entries:
         path = _names().leaves.get(entry.name)
         if path is None:
-            problems.append(unknown_setting(entry, with_hint=len(problems) < _MOST_HINTS))
+            problems.append(unknown_setting(entry, with_hint=len(problems) < _MAX_HINTS))
             continue
         if path in placed:
             problems.append(_twice(placed[path], entry, path))

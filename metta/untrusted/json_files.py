@@ -14,7 +14,7 @@ MAX_JSON_BYTES = 8 * 2**20
 MAX_JSON_VALUES = 500_000
 MAX_DEPTH = 32
 _MAX_DIGITS = 100
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+"|[^\[\]{}"]++', re.DOTALL)
 """Strings, and whatever else says nothing about how a JSON text is nested."""
 
@@ -100,4 +100,4 @@ def _no_constant(name: str) -> float:
 def brief(value: Any) -> str:
     """Something out of a file, for a message: as Python writes it, and never long."""
     text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from metta.cli.arguments import join_dotted, resolve_words, sort_words
+from metta.cli.arguments import join_dotted, resolve_arguments, sort_arguments
 from metta.errors import ConfigError
 from metta.train.settings import ALIASES, setting_paths
 
@@ -27,24 +27,24 @@ def test_dotted_options_become_settings_when_they_are_joined(
 
 def test_words_are_told_apart_when_they_are_sorted() -> None:
     words = ["a.yaml", "cartpole", "lr=1", "b/c.yml", "experiment_name=x.yaml"]
-    preset, files, settings = sort_words(words)
+    preset, files, settings = sort_arguments(words)
     assert (preset, files) == ("cartpole", [Path("a.yaml"), Path("b/c.yml")])
     assert settings == ["lr=1", "experiment_name=x.yaml"]
-    assert sort_words(["runs/a=1/b.yaml"]).files == [Path("runs/a=1/b.yaml")]
+    assert sort_arguments(["runs/a=1/b.yaml"]).files == [Path("runs/a=1/b.yaml")]
 
 
 @pytest.mark.parametrize("words", [["cartpole", "fast"], [""]])
 def test_a_word_is_refused_when_it_is_nothing_known(words: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"is not a setting; write NAME=VALUE|neither a setting"):
-        sort_words(words)
+        sort_arguments(words)
 
 
 def test_extra_settings_win_when_words_are_resolved() -> None:
-    assert resolve_words(["seed=1"], ["seed=2"]).config.trainer.seed == 2
+    assert resolve_arguments(["seed=1"], ["seed=2"]).config.trainer.seed == 2
 
 
 def test_no_preset_is_assumed_when_the_environment_goes_by_another_name() -> None:
     for name, path in [*setting_paths().items(), *ALIASES.items()]:
         if path == "trainer.curriculum.env":
-            resolved = resolve_words([f"{name}=Acrobot-v1"])
+            resolved = resolve_arguments([f"{name}=Acrobot-v1"])
             assert str(resolved.origins["experiment_name"]) == "default", name

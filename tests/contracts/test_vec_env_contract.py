@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from metta.envs import MultiprocessVecEnv, NativeVecEnv, SerialVecEnv, StepResult, VecEnv
+from metta.envs import GymnasiumVecEnv, MultiprocessVecEnv, SerialVecEnv, StepResult, VecEnv
 from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.rows.row_spec import episode_seed
 from metta.envs.toy import (
@@ -50,7 +50,7 @@ def _multiprocess(num_groups: int, num_workers: int) -> Backend:
 
 
 def _native(mode: AutoresetMode) -> Backend:
-    return lambda factories: NativeVecEnv(SyncVectorEnv(factories, autoreset_mode=mode))
+    return lambda factories: GymnasiumVecEnv(SyncVectorEnv(factories, autoreset_mode=mode))
 
 
 IN_STEP = {
@@ -146,7 +146,7 @@ def told_by_hand(
 ) -> list[Any]:
     """The same story from the environment itself; vector environments seed the first episode only."""
     env, spec, episode = factory(), vec_env.obs_spec, 0
-    every_episode_is_seeded = not isinstance(vec_env, NativeVecEnv)
+    every_episode_is_seeded = not isinstance(vec_env, GymnasiumVecEnv)
 
     def seen(observation: Any) -> dict[str, bytes]:
         out = spec.zeros(1)

@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "_MOST_LINES", 3)
+    monkeypatch.setattr(log_reader, "_MAX_LINES", 3)
 
 
 def test_every_row_is_there_when_a_whole_run_was_loaded(
@@ -182,7 +182,7 @@ def test_the_rows_that_count_are_those_of_the_history_when_runs_go_back_at_rando
         pytest.MonkeyPatch.context() as patch,
         Ingester(f"{folder}/statistics.sqlite") as ingester,
     ):
-        patch.setattr(log_reader, "_MOST_LINES", batch)
+        patch.setattr(log_reader, "_MAX_LINES", batch)
         log = Path(folder) / "events.jsonl"
         for number, (kind, run, epoch) in enumerate(story):
             with EventLog(log, run) as writer:
@@ -204,7 +204,7 @@ def test_the_rows_that_count_are_those_of_the_history_when_runs_go_back_at_rando
 def test_later_rows_are_taken_back_when_a_run_goes_on_from_before_them(
     ingester: Ingester, url: str, log: Path, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "_MOST_LINES", lines)
+    monkeypatch.setattr(log_reader, "_MAX_LINES", lines)
     run = rewound_log(log)
     ingester.ingest(log)
     check_metrics(url, log, run)

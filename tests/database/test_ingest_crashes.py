@@ -34,7 +34,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "_MOST_LINES", 3)
+    monkeypatch.setattr(log_reader, "_MAX_LINES", 3)
 
 
 def write_long_run(path: Path, epochs: int = 60) -> None:
@@ -241,7 +241,7 @@ def test_readers_see_whole_batches_when_a_process_writes(tmp_path: Path, log: Pa
 
 
 def load_slowly(url: str, log: Path) -> None:
-    log_reader._MOST_LINES = 5
+    log_reader._MAX_LINES = 5
     Ingester(url).ingest(log)
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metta.envs import (
+    GymnasiumVecEnv,
     MultiprocessVecEnv,
-    NativeVecEnv,
     SerialVecEnv,
     VecEnv,
     make_vec_env,
@@ -80,7 +80,7 @@ def test_an_instance_is_one_row_when_given_as_it_is() -> None:
 
 def test_a_vector_env_is_kept_whole_when_given() -> None:
     vec_env = make_vec_env(SyncVectorEnv([CountdownEnv] * 3))
-    assert isinstance(vec_env, NativeVecEnv)
+    assert isinstance(vec_env, GymnasiumVecEnv)
     assert vec_env.num_rows == 3
 
 

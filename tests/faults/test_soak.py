@@ -16,7 +16,7 @@ def test_nothing_piles_up_when_a_process_trains_on(tmp_path: Path) -> None:
     ]
     assert [(trial.point, trial.outcome) for trial in trials if trial.outcome != OK] == []
     # all of it really happened: epochs, sinks, worker processes and shared memory
-    assert all(phase[-1]["epoch"] >= soak.FEWEST_SAMPLES - 1 for phase in samples.values())
+    assert all(phase[-1]["epoch"] >= soak.MIN_SAMPLES - 1 for phase in samples.values())
     assert all(sample["threads"] >= 5 for sample in soak.settled(samples["serial"]))
     assert all(sample["processes"] >= 2 for sample in samples["workers"])
     assert all(sample["shared_memory"] >= 4096 for sample in samples["workers"])
@@ -54,9 +54,9 @@ def test_memory_is_wrong_when_it_grows_faster_than_the_bound(measure: str) -> No
             measure
         ]
 
-    assert grown(0.9 * soak.LARGEST_SLOPE) == OK
-    assert grown(1.1 * soak.LARGEST_SLOPE).startswith("grows by")
-    assert grown(-5.0 * soak.LARGEST_SLOPE) == OK
+    assert grown(0.9 * soak.MAX_SLOPE) == OK
+    assert grown(1.1 * soak.MAX_SLOPE).startswith("grows by")
+    assert grown(-5.0 * soak.MAX_SLOPE) == OK
 
 
 def test_the_slope_stays_when_a_few_points_are_far_off() -> None:

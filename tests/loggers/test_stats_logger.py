@@ -27,8 +27,8 @@ def blocked() -> Iterator[BlockedSink]:
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_worker, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(sink_worker, "_LONGEST_PAUSE", 0.001)
-    monkeypatch.setattr(sink_worker, "_LONGEST_CLOSING_PAUSE", 0.001)
+    monkeypatch.setattr(sink_worker, "_MAX_PAUSE", 0.001)
+    monkeypatch.setattr(sink_worker, "_MAX_CLOSING_PAUSE", 0.001)
 
 
 def log_rows(logger: StatsLogger, *epochs: int) -> None:

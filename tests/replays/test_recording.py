@@ -302,7 +302,7 @@ def test_a_recording_is_cut_when_it_has_too_many_bytes(
     policy = policy_for(task)
     whole = record_episode(policy, task, max_steps=60)
     size = sum(track.compressed_bytes for track in whole.tracks.values())
-    monkeypatch.setattr(recording, "_MOST_BYTES", size // 4 if task is Noisy else 1)
+    monkeypatch.setattr(recording, "_MAX_BYTES", size // 4 if task is Noisy else 1)
     cut = record_episode(policy, task, max_steps=60)
     assert cut.info.ended == "cut"
     assert 1 <= cut.info.num_steps < whole.info.num_steps

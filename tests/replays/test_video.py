@@ -257,7 +257,7 @@ def test_colours_are_of_few_pixels_when_images_are_large(
         sampled.append(image.width * image.height)
         return quantize(image, *arguments, **options)
 
-    monkeypatch.setattr(video, "_MOST_SAMPLED", 37 * 51 * (STEPS + 1) // 3)
+    monkeypatch.setattr(video, "_MAX_SAMPLED", 37 * 51 * (STEPS + 1) // 3)
     monkeypatch.setattr(Image.Image, "quantize", counted)
     frames = read_gif(export_replay(film, tmp_path / "film.gif"))
     assert sampled[0] <= 37 * 51 * (STEPS + 1) // 3 + STEPS + 1

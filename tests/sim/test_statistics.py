@@ -136,7 +136,7 @@ def test_intervals_are_equal_when_seeds_are_and_nothing_global_moves() -> None:
 def test_intervals_stay_when_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = [numpy_generator(3, "scores").normal(10.0, 1.0, size=50)]
     whole = estimate(pooled_interquartile_mean, scores)
-    monkeypatch.setattr(statistics, "_MOST_NUMBERS", 999)
+    monkeypatch.setattr(statistics, "_MAX_NUMBERS", 999)
     pieces = estimate(pooled_interquartile_mean, scores)
     assert statistics._blocks(50) == [19] * 105 + [5]
     assert pieces.low == pytest.approx(whole.low, abs=0.05)

@@ -9,7 +9,7 @@ from job_settings import read_settings, report
 
 Tree = Any
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
-MOST_POSITION, MOST_ANGLE, MOST_STEPS = 2.4, 12 * 2 * np.pi / 360, 500
+MAX_POSITION, MAX_ANGLE, MAX_STEPS = 2.4, 12 * 2 * np.pi / 360, 500
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-5
 
 
@@ -49,8 +49,8 @@ def step_world(world: World, actions: jax.Array, key: jax.Array):
     acceleration = pushed - moment * turning * cosine / total
     rates = jnp.stack([speed, acceleration, spin, turning], 1)
     bodies, ages = world.bodies + SECONDS * rates, world.ages + 1
-    fell = (jnp.abs(bodies[:, 0]) > MOST_POSITION) | (jnp.abs(bodies[:, 2]) > MOST_ANGLE)
-    ended = fell | (ages >= MOST_STEPS)
+    fell = (jnp.abs(bodies[:, 0]) > MAX_POSITION) | (jnp.abs(bodies[:, 2]) > MAX_ANGLE)
+    ended = fell | (ages >= MAX_STEPS)
     begun = fresh_bodies(key, len(bodies))
     following = World(jnp.where(ended[:, None], begun, bodies), jnp.where(ended, 0, ages))
     return following, ended, jnp.where(ended, ages, 0)

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from metta.cli.arguments import WORDS_HELP, resolve_words
+from metta.cli.arguments import ARGUMENTS_HELP, resolve_arguments
 from metta.cli.tables import say
 from metta.errors import ConfigError
 
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "again and again, and compares every component of its state with the undisturbed runs."
     )
     parser.epilog = "Exit code 0 where the resumed run is equal to the bit, else 1."
-    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=WORDS_HELP)
+    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=ARGUMENTS_HELP)
     parser.add_argument(
         "--epochs", type=int, default=6, help="epochs of a run (default: %(default)s)"
     )
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     """Certify, and say what came of it."""
     if options.epochs < 2 or options.kills < 1:
         raise ConfigError("certify needs at least --epochs 2 and --kills 1")
-    resolved = resolve_words(options.words, [])
+    resolved = resolve_arguments(options.words, [])
     import dataclasses  # these and torch load here, not for --help
     import json
 

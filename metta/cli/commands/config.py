@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.arguments import WORDS_HELP, resolve_words
+from metta.cli.arguments import ARGUMENTS_HELP, resolve_arguments
 from metta.cli.tables import say
 from metta.errors import ConfigError, did_you_mean
 
@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Prints the settings that a run would have as YAML, which `metta train` reads again."
     )
-    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=WORDS_HELP)
+    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=ARGUMENTS_HELP)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument(
         "--explain",
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     if options.help_for is not None:
         say(_help_for(options.help_for))
         return 0
-    resolved = resolve_words(options.words)
+    resolved = resolve_arguments(options.words)
     if options.explain is not None:
         say(resolved.explain(options.explain))
     elif options.origins:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "configure", "run"]
 
-_DEEPEST = 4
+_MAX_DEPTH = 4
 """Folders between a policy and its run, at most."""
 
 
@@ -182,7 +182,7 @@ def _training_task(record: "PolicyRecord") -> "Task | None":
     from metta.untrusted.paths import path_of
 
     path = path_of(record.uri)
-    for folder in [path, *path.parents][:_DEEPEST]:
+    for folder in [path, *path.parents][:_MAX_DEPTH]:
         if not (folder / "config.yaml").is_file():
             continue
         run = RunDirectory(folder)

@@ -11,7 +11,7 @@ from metta.untrusted.text import printable
 __all__ = ["configure", "run"]
 
 _TABLES = ("files", "components", "tensors", "problems")
-_MOST_LINES, _MOST_CHARACTERS = 80, 100
+_MAX_LINES, _MAX_CHARACTERS = 80, 100
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +79,8 @@ def _file_row(file: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _limited(rows: list[tuple[str, ...]]) -> str:
-    left_out = len(rows) - _MOST_LINES
-    shown = table(rows[:_MOST_LINES])
+    left_out = len(rows) - _MAX_LINES
+    shown = table(rows[:_MAX_LINES])
     return f"{shown}\n... and {left_out} more (--json shows all)" if left_out > 0 else shown
 
 
@@ -93,7 +93,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _flat(part, f"{name}.{key}" if name else str(key))
 
 
-def _shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
+def _shown(value: Any, most: int = _MAX_CHARACTERS) -> str:
     """A value on one line; what a terminal would obey is written as a code."""
     if value is None:
         return "-"

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.arguments import resolve_words, sort_words
+from metta.cli.arguments import resolve_arguments, sort_arguments
 from metta.cli.tables import say, table
 from metta.errors import CheckpointError, ConfigError
 
@@ -87,7 +87,7 @@ def _resolve(words: list[str], output: Path, checkpoint_dir: str | None) -> "Res
     from metta.train.layers import resolve
     from metta.train.presets import PRESETS
 
-    name, files, settings = sort_words(words)
+    name, files, settings = sort_arguments(words)
     if name is not None and name not in PRESETS:
         for folder in (Path(name), output / name):
             if (folder / "config.yaml").is_file():
@@ -96,7 +96,7 @@ def _resolve(words: list[str], output: Path, checkpoint_dir: str | None) -> "Res
                 resolved = resolve(None, [run.config_file, *files], settings, check_sizes=False)
                 saved = Path(checkpoint_dir or run.place("checkpoint_dir", partial(_again, words)))
                 return dataclasses.replace(resolved, config=_as_saved(resolved.config, saved))
-    return resolve_words(words)
+    return resolve_arguments(words)
 
 
 def _again(words: list[str], checkpoint_dir: str) -> str:

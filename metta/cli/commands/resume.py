@@ -146,9 +146,9 @@ def _require_checkpoint(folder: Path, checkpoint_dir: Path) -> None:
 
 def _settings(words: list[str]) -> list[str]:
     """The words, if all of them are NAME=VALUE."""
-    from metta.cli.arguments import sort_words
+    from metta.cli.arguments import sort_arguments
 
-    preset, files, settings = sort_words(words)
+    preset, files, settings = sort_arguments(words)
     if preset is not None or files:
         raise ConfigError(
             f"{preset or files[0]} would replace the run's settings; change single ones: NAME=VALUE"

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.arguments import WORDS_HELP, resolve_words
+from metta.cli.arguments import ARGUMENTS_HELP, resolve_arguments
 from metta.cli.commands.resume import add_allow_inexact
 from metta.errors import ConfigError, EnvError
 
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """What every command takes that begins a run."""
-    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=WORDS_HELP)
+    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=ARGUMENTS_HELP)
     parser.add_argument(
         "--output",
         default="runs",
@@ -64,7 +64,7 @@ def checked_options(options: argparse.Namespace) -> tuple["Resolved", Path]:
     extra = []
     if options.eval_episodes is not None:
         extra = [f"trainer.evaluation.eval_episodes={options.eval_episodes}"]
-    resolved = resolve_words(options.words, extra)
+    resolved = resolve_arguments(options.words, extra)
     output = _writable(Path(options.output))
     _check_run_name(options.run, resolved)
     _check_env(resolved)

@@ -23,15 +23,15 @@ from metta.envs.vec_env import ObsArrays, RestoreClass, RestoreSupport, StepResu
 from metta.errors import ConfigError, EnvError, StateError
 from metta.spaces import MASK_KEY, obs_spec_of
 
-__all__ = ["NativeVecEnv"]
+__all__ = ["GymnasiumVecEnv"]
 
 _PROBE_SEED = 0
 
 
-class NativeVecEnv:
+class GymnasiumVecEnv:
     """A `VecEnv` over a gymnasium `VectorEnv`, which it owns and closes.
 
-        envs = NativeVecEnv(gymnasium.make_vec("CartPole-v1", num_envs=64))
+        envs = GymnasiumVecEnv(gymnasium.make_vec("CartPole-v1", num_envs=64))
         envs.reset(seeds, obs)
         envs.send(0, actions); result = envs.recv(0, obs)
 

@@ -33,7 +33,7 @@ from metta.envs.workers.jobs import worker_jobs, worker_row_ranges
 from metta.envs.workers.pool import Answer, Limit, WorkerPool
 from metta.envs.workers.revival import Revival
 from metta.envs.workers.shared_rows import SharedRows, allocate_block
-from metta.envs.workers.supervision import ComeBack, OnEnvError, Restart, RestartBudget, Supervisor
+from metta.envs.workers.supervision import OnEnvError, RecoverFn, Restart, RestartBudget, Supervisor
 from metta.envs.workers.worker import BRING_TO, FLAG_CUT, GET_STATE, RESET, unpack
 from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError, MettaError, MettaWarning, StateError
@@ -249,7 +249,7 @@ class MultiprocessVecEnv:
         self._order.close()
         self._finalizer()
 
-    def _collect(self, command: int, limit: Limit, come_back: ComeBack) -> list[Answer]:
+    def _collect(self, command: int, limit: Limit, come_back: RecoverFn) -> list[Answer]:
         try:
             return self._supervisor.collect(command, limit, come_back)
         except EnvError:

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from metta.envs.call_order import CallOrder, check_actions, check_reset
 from metta.envs.cartpole.carts import NUM_ACTIONS, Carts
-from metta.envs.cartpole.numpy_kernels import FARTHEST, STEEPEST
+from metta.envs.cartpole.numpy_kernels import STEEPEST, X_LIMIT
 from metta.envs.restore.saved_envs import load_arrays, state_of_arrays, support_of_arrays
 from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.vec_env import (
@@ -24,7 +24,7 @@ from metta.spaces import obs_spec_of
 
 __all__ = ["CartPoleVecEnv"]
 
-_HIGHEST = np.array([2 * FARTHEST, np.inf, 2 * STEEPEST, np.inf], np.float32)
+_HIGHEST = np.array([2 * X_LIMIT, np.inf, 2 * STEEPEST, np.inf], np.float32)
 
 
 class CartPoleVecEnv:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from metta.envs.cartpole import numpy_kernels
-from metta.envs.cartpole.numpy_kernels import FARTHEST, STEEPEST
+from metta.envs.cartpole.numpy_kernels import STEEPEST, X_LIMIT
 from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.vec_env import RolloutArrays
 from metta.errors import ConfigError, EnvError, StateError
@@ -19,9 +19,9 @@ except ImportError:  # installed without a compiler: the twin gives the same bit
 __all__ = ["Carts", "native_available"]
 
 NUM_ACTIONS = 2
-_LONGEST = 1_000_000_000
+_MAX_LENGTH = 1_000_000_000
 _TRUNCATED = 2
-_MOST_EPISODES = 1 << 62
+_MAX_EPISODES = 1 << 62
 _LOWEST_SEED, _ALL_SEEDS = -(1 << 63), 1 << 64
 _SAVED = ("state", "seeds", "episodes", "steps")
 
@@ -44,10 +44,10 @@ class Carts:
     def __init__(
         self, num_rows: int, max_episode_steps: int, *, native: bool | None = None
     ) -> None:
-        if num_rows < 1 or not 1 <= max_episode_steps <= _LONGEST:
+        if num_rows < 1 or not 1 <= max_episode_steps <= _MAX_LENGTH:
             raise ConfigError(
                 f"num_envs={num_rows} and max_episode_steps={max_episode_steps}; both must be at least 1, "
-                f"and episodes have at most {_LONGEST} steps"
+                f"and episodes have at most {_MAX_LENGTH} steps"
             )
         if native and not native_available():
             raise ConfigError(
@@ -125,10 +125,10 @@ class Carts:
         place, angle = np.abs(found["state"][0]), np.abs(found["state"][2])
         is_sound = (
             np.isfinite(found["state"]).all()
-            and (place <= FARTHEST).all()
+            and (place <= X_LIMIT).all()
             and (angle <= STEEPEST).all()
             and ((found["steps"] >= 0) & (found["steps"] < self.max_episode_steps)).all()
-            and ((found["episodes"] >= 0) & (found["episodes"] <= _MOST_EPISODES)).all()
+            and ((found["episodes"] >= 0) & (found["episodes"] <= _MAX_EPISODES)).all()
         )
         if not is_sound:
             raise StateError(

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-__all__ = ["FARTHEST", "STEEPEST", "reset", "step"]
+__all__ = ["X_LIMIT", "STEEPEST", "reset", "step"]
 
-FARTHEST = 2.4
+X_LIMIT = 2.4
 """Place at which an episode terminates, on either side."""
 STEEPEST = 12 * 2 * math.pi / 360
 """Angle at which it does."""
@@ -51,7 +51,7 @@ def step(  # noqa: PLR0913 - the arguments of the C kernel: every array that it 
     state[:, rows] = _moved(state[:, rows], np.where(actions != 0, _FORCE, -_FORCE))
     steps[rows] += 1
     rewards[:] = 1.0
-    terminated[:] = (np.abs(state[0, rows]) > FARTHEST) | (np.abs(state[2, rows]) > STEEPEST)
+    terminated[:] = (np.abs(state[0, rows]) > X_LIMIT) | (np.abs(state[2, rows]) > STEEPEST)
     truncated[:] = steps[rows] >= max_episode_steps
     np.logical_or(terminated, truncated, out=starts)
     cut = np.flatnonzero(truncated & ~terminated)

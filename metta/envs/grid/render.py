@@ -9,7 +9,7 @@ from metta.errors import ConfigError
 
 __all__ = ["WorldView", "draw_rgb", "draw_text"]
 
-_LARGEST_SCALE = 64
+_MAX_SCALE = 64
 _SIGNS = {
     Cell.EMPTY: ".",
     Cell.WALL: "#",
@@ -71,8 +71,8 @@ def draw_text(view: WorldView, *, color: bool = True) -> str:
 
 def draw_rgb(view: WorldView, scale: int = 8) -> np.ndarray:
     """The world as an image ``[H * scale, W * scale, 3]`` uint8; a cell is `scale` pixels wide."""
-    if not 1 <= scale <= _LARGEST_SCALE:
-        raise ConfigError(f"scale={scale} pixels per cell; use 1 to {_LARGEST_SCALE}")
+    if not 1 <= scale <= _MAX_SCALE:
+        raise ConfigError(f"scale={scale} pixels per cell; use 1 to {_MAX_SCALE}")
     palette = np.array([_RGB[code] for code in Cell], np.uint8)
     image: np.ndarray = palette[_with_agents(view)]
     return image.repeat(scale, axis=0).repeat(scale, axis=1)

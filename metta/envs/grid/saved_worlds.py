@@ -16,9 +16,9 @@ SAVED_ARRAYS = (
 )  # fmt: skip
 """What a state holds; the compass follows from the cells."""
 
-_MOST_EVENTS = 1 << 30
-_MOST_DRAWS = 1 << 62
-_MOST_THINGS = 4096
+_MAX_EVENTS = 1 << 30
+_MAX_DRAWS = 1 << 62
+_MAX_THINGS = 4096
 
 
 def checked_worlds(state: Mapping[str, Any], own: WorldArrays, radius: int) -> WorldArrays:
@@ -40,12 +40,12 @@ def checked_worlds(state: Mapping[str, Any], own: WorldArrays, radius: int) -> W
     settings = worlds.settings[worlds.tasks]
     per_agent = settings[:, None]
     _in_range("steps", worlds.steps, 0, settings[:, Setting.HORIZON] - 1)
-    _in_range("episodes", worlds.episodes, 0, _MOST_DRAWS)
-    _in_range("draws", worlds.draws, 0, _MOST_DRAWS)
-    _in_range("missing", worlds.missing, 0, _MOST_THINGS * settings[:, Setting.RESPAWNS])
+    _in_range("episodes", worlds.episodes, 0, _MAX_DRAWS)
+    _in_range("draws", worlds.draws, 0, _MAX_DRAWS)
+    _in_range("missing", worlds.missing, 0, _MAX_THINGS * settings[:, Setting.RESPAWNS])
     _in_range("cargo", worlds.cargo, 0, per_agent[..., Setting.CAPACITY])
-    _in_range("keys", worlds.keys, 0, _MOST_THINGS)
-    _in_range("counts", worlds.counts, 0, _MOST_EVENTS)
+    _in_range("keys", worlds.keys, 0, _MAX_THINGS)
+    _in_range("counts", worlds.counts, 0, _MAX_EVENTS)
     _in_range("cells", worlds.cells, 0, max(Cell))
     _check_walls(worlds, radius)
     _check_agents(worlds)

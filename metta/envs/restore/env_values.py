@@ -19,7 +19,7 @@ __all__ = ["UnreadableStateError", "from_plain", "name_of_type", "to_plain"]
 
 _GENERATOR, _ARRAY = "metta.generator", "metta.array"
 """Keys of mappings that stand for what plain data does not have."""
-_DEEPEST = 12
+_MAX_DEPTH = 12
 """Levels of JSON that a state may take: of the 28 of a checkpoint, a generator takes 5, all else 11."""
 _PLAIN_DTYPES = frozenset(
     np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")
@@ -43,7 +43,7 @@ def to_plain(value: Any, path: str, level: int = 1) -> Any:
     Values are None, booleans, numbers, texts, arrays, tensors, generators, and lists, tuples and mappings
     of them. `UnreadableStateError` names anything else.
     """
-    if level > _DEEPEST:
+    if level > _MAX_DEPTH:
         raise UnreadableStateError(f"{path[:200]} is nested too deep to be saved, or holds itself")
     if value is None or type(value) in (bool, int, float):
         return value

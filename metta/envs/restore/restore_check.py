@@ -34,7 +34,7 @@ _CUTS = ((True, 11), (True, 0), (False, 3), (True, 29))
 _STEPS_BEFORE_CUTS, _STEPS_AFTER_CUT, _STEPS_IN_NEXT_EPISODE = 8, 48, 16
 _SECONDS = 2.0
 """Enough for each class: slow environments are compared at fewer cuts, over fewer steps."""
-_FEWEST_STEPS = 3
+_MIN_STEPS = 3
 
 
 def check_restore(
@@ -202,7 +202,7 @@ class _Trial:
         """Random legal actions, and what they gave."""
         actions, seen = [], []
         for step in range(num_steps):
-            if step >= _FEWEST_STEPS and time.monotonic() > self._deadline:
+            if step >= _MIN_STEPS and time.monotonic() > self._deadline:
                 break
             actions.append(player.draw_action(generator))
             seen.append(player.step(actions[-1]))

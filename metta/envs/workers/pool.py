@@ -21,7 +21,7 @@ from metta.envs.workers.worker import (
     WorkerJob,
     pack,
 )
-from metta.envs.workers.worker_process import GarbageError, WorkerProcess
+from metta.envs.workers.worker_process import ProtocolError, WorkerProcess
 from metta.errors import EnvError
 from metta.processes import WorkerContext
 
@@ -167,7 +167,7 @@ class WorkerPool:
                 raise WorkersFailedError([self._failures[index]])
         return inbox[index]
 
-    def excuse(self, index: int, command: int) -> None:
+    def mark_answered(self, index: int, command: int) -> None:
         """Take a command as answered by this worker, with nothing to say."""
         self._inbox[command][index] = Answer(0, b"")
 
@@ -187,7 +187,7 @@ class WorkerPool:
         self._stopped = True
         atexit.unregister(self.stop)
         for worker in self._workers:
-            worker.say_goodbye()
+            worker.request_close()
         try:
             self._wait_for_end(time.monotonic() + grace_seconds)
         except BaseException:  # interrupted: whoever waits at the exit must not wait for a worker
@@ -234,7 +234,7 @@ class WorkerPool:
                     self._deadline = time.monotonic() + self._patience
                 else:
                     self._inbox[command][worker.index] = Answer(flags, payload)
-        except (GarbageError, KeyError, TypeError, ValueError):
+        except (ProtocolError, KeyError, TypeError, ValueError):
             self._give_up(
                 worker,
                 f"{worker.name} said something that is no answer, and was killed; an environment wrote to "

@@ -55,7 +55,7 @@ class Revival:
         self._seen[group] = obs
 
     def bring_back(self, worker: int, failed_before: bool) -> str:
-        """A `ComeBack`: rows as they stood, then the steps under way once more."""
+        """A `RecoverFn`: rows as they stood, then the steps under way once more."""
         why = "it failed again when its episodes were repeated" if failed_before else ""
         why = why or self._bring_to_places(worker)
         if why:
@@ -65,31 +65,31 @@ class Revival:
         return why
 
     def drop_steps(self, worker: int, failed_before: bool) -> str:
-        """A `ComeBack` for rows that will be placed anew anyway."""
+        """A `RecoverFn` for rows that will be placed anew anyway."""
         del failed_before
         for group in self._pool.steps_under_way:
-            self._pool.excuse(worker, group)
+            self._pool.mark_answered(worker, group)
         return ""
 
     def reset(self, worker: int, failed_before: bool) -> str:
-        """A `ComeBack` by the reset that is under way."""
+        """A `RecoverFn` by the reset that is under way."""
         del failed_before
         self._pool.send(worker, RESET, self._start_limit)
         self._pool.wait_for(worker, RESET, self._start_limit)
         return ""
 
     def load(self, worker: int, failed_before: bool) -> str:
-        """A `ComeBack` to places that are being loaded."""
+        """A `RecoverFn` to places that are being loaded."""
         del failed_before
         self.send_places(worker)
         self._pool.wait_for(worker, BRING_TO, self._start_limit)
         return ""
 
     def tell_states(self, worker: int, failed_before: bool) -> str:
-        """A `ComeBack` of a worker that was asked for the states of its rows; lost rows have none."""
+        """A `RecoverFn` of a worker that was asked for the states of its rows; lost rows have none."""
         why = self.bring_back(worker, failed_before)
         if why:
-            self._pool.excuse(worker, GET_STATE)
+            self._pool.mark_answered(worker, GET_STATE)
             return why
         self._pool.send(worker, GET_STATE, self._start_limit)
         self._pool.wait_for(worker, GET_STATE, self._start_limit)

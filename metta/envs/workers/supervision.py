@@ -16,10 +16,10 @@ from metta.envs.workers.pool import (
 from metta.envs.workers.worker import READY
 from metta.errors import EnvError
 
-__all__ = ["ComeBack", "OnEnvError", "Restart", "RestartBudget", "Supervisor"]
+__all__ = ["RecoverFn", "OnEnvError", "Restart", "RestartBudget", "Supervisor"]
 
 OnEnvError = Literal["fail", "restart"]
-ComeBack = Callable[[int, bool], str]
+RecoverFn = Callable[[int, bool], str]
 """Brings the rows of a worker that has just started to where they stood, and has it answer all that is
 waited for. The second argument says that this failed before, so that rows must begin afresh. Returns why
 they did; nothing where they came back exactly."""
@@ -67,7 +67,7 @@ class Supervisor:
         self._start_limit = start_limit
         self.restarts: list[Restart] = []
 
-    def collect(self, command: int, limit: Limit, come_back: ComeBack) -> list[Answer]:
+    def collect(self, command: int, limit: Limit, come_back: RecoverFn) -> list[Answer]:
         """One answer per worker; `EnvError` where workers fail and may not be started again."""
         while True:
             try:
@@ -82,7 +82,7 @@ class Supervisor:
         except WorkersFailedError as failed:
             self._stop(failed.failures[0].message)
 
-    def _replace(self, failures: list[WorkerFailure], come_back: ComeBack) -> None:
+    def _replace(self, failures: list[WorkerFailure], come_back: RecoverFn) -> None:
         failed_before: set[int] = set()
         while failures:
             for failure in failures:
@@ -95,7 +95,7 @@ class Supervisor:
             failures = again
 
     def _bring_back(
-        self, failure: WorkerFailure, come_back: ComeBack, failed_before: set[int]
+        self, failure: WorkerFailure, come_back: RecoverFn, failed_before: set[int]
     ) -> list[WorkerFailure]:
         """Wait for one worker that was started again, and for its rows; how it failed, if it did."""
         worker, is_ready = failure.worker, False

@@ -117,7 +117,7 @@ def worker_main(
     global _answer_descriptor
     threading.Thread(target=_die_with_trainer, args=(commands.fileno(),), daemon=True).start()
     _answer_descriptor = answers.fileno()
-    mouth = _Mouth(answers.fileno())
+    mouth = _AnswerPipe(answers.fileno())
     # the trainer went away: there is nobody left to tell
     with contextlib.suppress(BrokenPipeError):
         try:
@@ -135,7 +135,7 @@ def worker_main(
             rows.close()
 
 
-class _Mouth:
+class _AnswerPipe:
     """Says answers, and counts them."""
 
     def __init__(self, descriptor: int) -> None:
@@ -161,7 +161,7 @@ class _Mouth:
             self.answer(SIGN_OF_LIFE)
 
 
-def _serve(rows: WorkerRows, commands: int, mouth: _Mouth) -> None:
+def _serve(rows: WorkerRows, commands: int, mouth: _AnswerPipe) -> None:
     while True:
         command = os.read(commands, 1)
         if not command or command[0] == CLOSE:
@@ -181,7 +181,7 @@ def _serve(rows: WorkerRows, commands: int, mouth: _Mouth) -> None:
         mouth.answer(code, flags, payload)
 
 
-def _obey(rows: WorkerRows, code: int, argument: Any, mouth: _Mouth) -> tuple[int, int, bytes]:
+def _obey(rows: WorkerRows, code: int, argument: Any, mouth: _AnswerPipe) -> tuple[int, int, bytes]:
     """Whatever is not a step: the command to answer, flags, and what to say."""
     if code == RESET:
         rows.reset()

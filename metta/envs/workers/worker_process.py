@@ -12,7 +12,7 @@ from metta.envs.workers.shared_rows import SharedBlock
 from metta.envs.workers.worker import CLOSE, FLAG_CUT, FLAG_ERROR, HEADER, WorkerJob, worker_main
 from metta.processes import WorkerContext, start_process
 
-__all__ = ["GarbageError", "Said", "WorkerProcess", "worker_context"]
+__all__ = ["ProtocolError", "Message", "WorkerProcess", "worker_context"]
 
 _CHUNK_BYTES = 1 << 16
 _KILL_SECONDS = 5.0
@@ -21,11 +21,11 @@ _REPORT_SECONDS = 1.0
 _KNOWN_FLAGS = FLAG_ERROR | FLAG_CUT
 
 
-class GarbageError(Exception):
+class ProtocolError(Exception):
     """A worker's bytes are not an answer."""
 
 
-class Said(NamedTuple):
+class Message(NamedTuple):
     """One answer of a worker."""
 
     command: int
@@ -94,8 +94,8 @@ class WorkerProcess:
                     return
                 message = message[os.write(self.commands, message) :]
 
-    def read(self) -> list[Said]:
-        """What can be read now; `GarbageError` is refused."""
+    def read(self) -> list[Message]:
+        """What can be read now; `ProtocolError` is refused."""
         try:
             chunk = os.read(self.answers, _CHUNK_BYTES)
         except BlockingIOError:
@@ -105,22 +105,22 @@ class WorkerProcess:
             command, flags, count, length = HEADER.unpack(chunk)
             if count == self.num_said & 0xFFFF and flags <= _KNOWN_FLAGS and not length:
                 self.num_said += 1
-                return [Said(command, flags, b"")]
+                return [Message(command, flags, b"")]
         self.has_hung_up = not chunk
         self._unread += chunk
         return self._parse()
 
-    def _parse(self) -> list[Said]:
+    def _parse(self) -> list[Message]:
         unread, answers, start = self._unread, [], 0
         while len(unread) >= start + HEADER.size:
             command, flags, count, length = HEADER.unpack_from(unread, start)
             if count != self.num_said & 0xFFFF or flags > _KNOWN_FLAGS:
-                raise GarbageError
+                raise ProtocolError
             body = start + HEADER.size
             if len(unread) < body + length:
                 break
             start = body + length
-            answers.append(Said(command, flags, bytes(unread[body:start])))
+            answers.append(Message(command, flags, bytes(unread[body:start])))
             self.num_said += 1
         del unread[:start]
         return answers
@@ -137,7 +137,7 @@ class WorkerProcess:
         self.end.kill()
         return self.end.within(_KILL_SECONDS)
 
-    def say_goodbye(self) -> None:
+    def request_close(self) -> None:
         """Ask it to close its environments and end."""
         if self._is_closed:
             return

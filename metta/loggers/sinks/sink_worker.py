@@ -14,7 +14,7 @@ from metta.secrets import scrub
 
 __all__ = ["SinkWorker"]
 
-_FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_CLOSING_PAUSE = 0.1, 30.0, 0.5
+_FIRST_PAUSE, _MAX_PAUSE, _MAX_CLOSING_PAUSE = 0.1, 30.0, 0.5
 _LAST_MOMENT = 0.5
 
 Report = Callable[[str, str], None]
@@ -125,7 +125,7 @@ class SinkWorker:
                 failing = True
                 self._report(self.sink.name, f"failed ({problem}); rows wait and are tried again")
             self._pause(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
         problem = _call(self.sink.close)
         if problem is not None:
             self._report(self.sink.name, f"failed to close ({problem})")
@@ -158,7 +158,7 @@ class SinkWorker:
         with self._changed:
             while self._rows and (left := until - time.monotonic()) > 0:
                 if self._closing:
-                    self._changed.wait(min(left, _LONGEST_CLOSING_PAUSE))
+                    self._changed.wait(min(left, _MAX_CLOSING_PAUSE))
                     return
                 self._changed.wait(left)
 

@@ -17,9 +17,9 @@ __all__ = ["check_compiled", "state_put_back"]
 
 _ROUNDING = 1e-4
 """Of sums in another order, relative to the largest number of the same kind."""
-_SMALLEST_LOSS = 1e-5
+_MIN_LOSS = 1e-5
 """Absolute: the policy's loss and the KL divergence are rounding where an update begins."""
-_SMALLEST_GRADIENT = 1e-5
+_MIN_GRADIENT = 1e-5
 """Of the largest gradient of all: below it a layer's gradients may be nothing but rounding."""
 _CLEAR_GRADIENT = 1e-3
 """Of the layer's largest: from here on Adam's step does not depend on rounding."""
@@ -93,13 +93,13 @@ def _other_inputs(inputs: Sequence[Tensor], num_changed: int) -> list[Tensor]:
 def _limits_of_columns(wanted: Tensor) -> Tensor:
     """How far off each number may be, by the largest of its column: losses, norms and flags are apart."""
     known = wanted.double().nan_to_num(posinf=0.0, neginf=0.0).abs()
-    return _ROUNDING * (known.amax(0) if known.dim() == 2 else known) + _SMALLEST_LOSS
+    return _ROUNDING * (known.amax(0) if known.dim() == 2 else known) + _MIN_LOSS
 
 
 def _compare_layers(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
     """Gradients, or what is as large as they are, of each parameter."""
     sizes = [_largest(other) for other in wanted]
-    floor = _SMALLEST_GRADIENT * max(sizes, default=0.0) + 1e-12
+    floor = _MIN_GRADIENT * max(sizes, default=0.0) + 1e-12
     for mine, other, size in zip(found, wanted, sizes, strict=True):
         _require_close(mine, other, torch.tensor(_ROUNDING * size + floor))
 

@@ -18,11 +18,11 @@ from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError, MettaError
 from metta.private_folders import temporary_folder
 from metta.rl.evaluate.evaluator import Recorded
-from metta.rl.evaluate.process import JudgeProcess, Moment, described_job, write_weights
+from metta.rl.evaluate.process import EvaluationRequest, JudgeProcess, described_job, write_weights
 from metta.sim.suite import SuiteResults
 from metta.store.policies.file import FrozenPolicy, freeze_policy
 
-__all__ = ["MAX_WAITING", "BackgroundEvaluation", "Moment", "Outcome"]
+__all__ = ["MAX_WAITING", "BackgroundEvaluation", "EvaluationRequest", "Outcome"]
 
 MAX_WAITING = 8
 """Evaluations that wait in line; when more are due, training waits until there is room."""
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.2
 class Outcome:
     """What an evaluation came to; where replays were wanted too, they are an outcome of their own."""
 
-    moment: Moment
+    moment: EvaluationRequest
     results: SuiteResults | None
     error: MettaError | None = None
     """Why there are no results though scores were wanted."""
@@ -44,7 +44,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Job:
-    moment: Moment
+    moment: EvaluationRequest
     job: bytes
     weights: FrozenPolicy | Path
     """In memory, or in a file that stays."""
@@ -60,7 +60,7 @@ class _Playing:
     """On the monotonic clock."""
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> EvaluationRequest:
         return self.job.moment
 
 
@@ -68,7 +68,7 @@ class BackgroundEvaluation:
     """Plays evaluations one after the other in a process that ends when this is closed.
 
         evaluations = BackgroundEvaluation(evaluator, timeout_seconds=600)
-        evaluations.submit(Moment(epoch=10, agent_step=5_120), policy)
+        evaluations.submit(EvaluationRequest(epoch=10, agent_step=5_120), policy)
         ...
         for outcome in evaluations.collect():          # those that ended since the last call
             ...
@@ -106,12 +106,14 @@ class BackgroundEvaluation:
         """Whose policies wait for their scores."""
         return {moment.epoch for moment in self._moments() if moment.is_scored}
 
-    def _moments(self) -> list[Moment]:
+    def _moments(self) -> list[EvaluationRequest]:
         moments = [job.moment for job in self._waiting]
         moments += [outcome.moment for outcome in self._finished]
         return moments if self._playing is None else [*moments, self._playing.moment]
 
-    def submit(self, moment: Moment, policy: Policy, weights: Path | None = None) -> None:
+    def submit(
+        self, moment: EvaluationRequest, policy: Policy, weights: Path | None = None
+    ) -> None:
         """Judge the policy as it is now, as soon as those before it are done.
 
         With `weights`, a policy file that stays until then, its weights are taken from there.

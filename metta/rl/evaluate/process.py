@@ -31,7 +31,7 @@ from metta.envs.workers.worker import pack, unpack
 from metta.processes import WorkerContext, start_process
 from metta.store.policies.file import FrozenPolicy, load_weights, save_policy
 
-__all__ = ["JudgeProcess", "Moment", "described_job", "write_weights"]
+__all__ = ["JudgeProcess", "EvaluationRequest", "described_job", "write_weights"]
 
 _CHUNK_BYTES = 1 << 16
 _END_SECONDS = 5.0
@@ -40,7 +40,7 @@ _WEIGHTS_FILE = "policy.safetensors"
 
 
 @dataclass(frozen=True)
-class Moment:
+class EvaluationRequest:
     """The policy that is judged: when it was, where it is saved, and what is wanted of it."""
 
     epoch: int
@@ -132,7 +132,7 @@ class JudgeProcess:
         return code
 
 
-def described_job(evaluator: Any, policy: Policy, moment: Moment | None = None) -> bytes:
+def described_job(evaluator: Any, policy: Policy, moment: EvaluationRequest | None = None) -> bytes:
     """What to play and the policy without its weights, which travel in a file of their own.
 
     Without a `moment` its scores are wanted, and nothing else.
@@ -140,7 +140,7 @@ def described_job(evaluator: Any, policy: Policy, moment: Moment | None = None) 
     shell = copy.deepcopy(policy).to("cpu")
     for tensor in shell.state_dict(keep_vars=True).values():
         tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)  # no memory
-    return pack((evaluator, shell, moment or Moment(0, 0), torch.get_num_threads()))
+    return pack((evaluator, shell, moment or EvaluationRequest(0, 0), torch.get_num_threads()))
 
 
 def write_weights(folder: Path, weights: FrozenPolicy) -> Path:
@@ -148,7 +148,7 @@ def write_weights(folder: Path, weights: FrozenPolicy) -> Path:
     return save_policy(folder / _WEIGHTS_FILE, weights)
 
 
-def _read_job(weights: Path, job: bytes) -> tuple[Any, Policy, Moment]:
+def _read_job(weights: Path, job: bytes) -> tuple[Any, Policy, EvaluationRequest]:
     evaluator, policy, moment, num_threads = unpack(job)
     torch.set_num_threads(num_threads)
     for tensor in policy.state_dict(keep_vars=True).values():

@@ -8,7 +8,7 @@ from typing import Any
 
 from metta.agent.policy import Policy
 from metta.errors import MettaError
-from metta.rl.evaluate.process import Moment
+from metta.rl.evaluate.process import EvaluationRequest
 from metta.store.checkpoints.owed_evaluations import OwedEvaluation, OwedEvaluations
 from metta.store.policies.file import freeze_policy
 from metta.untrusted.paths import path_of
@@ -36,7 +36,7 @@ class PromisedEvaluations:
         stats_client: Any,
         *,
         replay_dir: Path | None,
-    ) -> list[tuple[Moment, Path]]:
+    ) -> list[tuple[EvaluationRequest, Path]]:
         """What a run that goes on from `epoch` still owes, with the policies' files."""
         self._store, self._owed, self._recorded = store, {}, set()
         if store is None:
@@ -48,7 +48,9 @@ class PromisedEvaluations:
         owed = self._owed.values()
         return [(_moment_of(one, store, replay_dir), store.file_of(one.epoch)) for one in owed]
 
-    def add(self, store: OwedEvaluations | None, moment: Moment, policy: Policy) -> Path | None:
+    def add(
+        self, store: OwedEvaluations | None, moment: EvaluationRequest, policy: Policy
+    ) -> Path | None:
         """Promise an evaluation of the policy as it is now; returns its file, where there is one."""
         self._store = store
         if store is None:
@@ -98,7 +100,9 @@ class PromisedEvaluations:
             del self._owed[epoch]
 
 
-def _moment_of(owed: OwedEvaluation, store: OwedEvaluations, replay_dir: Path | None) -> Moment:
+def _moment_of(
+    owed: OwedEvaluation, store: OwedEvaluations, replay_dir: Path | None
+) -> EvaluationRequest:
     uri = owed.checkpoint and (store.checkpoint_dir / owed.checkpoint).as_uri()
     folder = str(replay_dir) if owed.is_recorded and replay_dir is not None else None
-    return Moment(owed.epoch, owed.agent_step, uri, owed.is_scored, folder)
+    return EvaluationRequest(owed.epoch, owed.agent_step, uri, owed.is_scored, folder)

@@ -12,7 +12,7 @@ from metta.errors import MettaError, MettaWarning
 from metta.loggers.sinks.wandb_run import upload_replays
 from metta.rl.evaluate.background import MAX_WAITING, BackgroundEvaluation
 from metta.rl.evaluate.evaluator import PolicyEvaluator, Recorded, warn_of_missing
-from metta.rl.evaluate.process import Moment
+from metta.rl.evaluate.process import EvaluationRequest
 from metta.rl.evaluate.promised import PromisedEvaluations
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.resume.run_saver import RunSaver, SavingHook
@@ -127,7 +127,7 @@ class EvaluationHook(TrainerHook):
 
     def _judge_owed(
         self,
-        moment: Moment,
+        moment: EvaluationRequest,
         state: TrainerState,
         policy: Policy,
         weights: Path,
@@ -219,13 +219,13 @@ class EvaluationHook(TrainerHook):
 
     def _moment(
         self, state: TrainerState, services: _Services, is_scored: bool, is_recorded: bool
-    ) -> Moment:
+    ) -> EvaluationRequest:
         uri = None if services.saving is None else services.saving.policy_uri_of(state.epoch)
         folder = str(self.replay_dir) if is_recorded and self.replay_dir is not None else None
-        return Moment(state.epoch, state.agent_step, uri, is_scored, folder)
+        return EvaluationRequest(state.epoch, state.agent_step, uri, is_scored, folder)
 
     def _judge(
-        self, moment: Moment, state: TrainerState, policy: Policy, services: _Services
+        self, moment: EvaluationRequest, state: TrainerState, policy: Policy, services: _Services
     ) -> None:
         """Do what is wanted of this moment, or have it done in the background."""
         if not moment.is_scored and moment.replay_dir is None:
@@ -251,7 +251,7 @@ class EvaluationHook(TrainerHook):
     def _submit(
         self,
         background: BackgroundEvaluation,
-        moment: Moment,
+        moment: EvaluationRequest,
         state: TrainerState,
         policy: Policy,
         services: _Services,
@@ -279,13 +279,15 @@ class EvaluationHook(TrainerHook):
         self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
         self._tell_what_is_awaited(services)
 
-    def _record_replays(self, policy: Policy, folder: str, moment: Moment) -> Recorded:
+    def _record_replays(self, policy: Policy, folder: str, moment: EvaluationRequest) -> Recorded:
         try:
             return self.evaluator.record(policy, folder, **moment.about())
         except Exception as error:  # noqa: BLE001  # an evaluator of one's own; told of in a warning
             return Recorded(failures={"all": f"{type(error).__name__}: {error}"})
 
-    def _tell_of_replays(self, moment: Moment, recorded: Recorded, services: _Services) -> None:
+    def _tell_of_replays(
+        self, moment: EvaluationRequest, recorded: Recorded, services: _Services
+    ) -> None:
         """Events and uploads of what was recorded, and a warning for what could not be."""
         recorded.warn(moment.epoch)
         self.replays |= recorded.files
@@ -326,7 +328,7 @@ class EvaluationHook(TrainerHook):
     def _take_scores(
         self,
         state: TrainerState,
-        moment: Moment,
+        moment: EvaluationRequest,
         results: SuiteResults,
         services: _Services,
         *,
@@ -360,7 +362,7 @@ class EvaluationHook(TrainerHook):
 
     def _record(
         self,
-        moment: Moment,
+        moment: EvaluationRequest,
         scores: EvalRewardSummary,
         results: SuiteResults | None,
         stats_client: Any,

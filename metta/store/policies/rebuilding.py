@@ -19,7 +19,7 @@ from metta.untrusted.json_files import brief
 
 __all__ = ["agent_settings", "rebuild_policy", "require_fit"]
 
-_MOST_HIDDEN = 2**24
+_MAX_HIDDEN = 2**24
 Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
 
 
@@ -83,7 +83,7 @@ def require_fit(opened: OpenPolicy, config: AgentConfig, needed: Spaces) -> None
     shapes = opened.shapes
     numbers = sum(math.prod(shape) for shape in shapes)
     widths = _widths(needed)
-    small = max(config.hidden_size, widths) <= min(numbers, _MOST_HIDDEN)
+    small = max(config.hidden_size, widths) <= min(numbers, _MAX_HIDDEN)
     if small and config.num_layers <= len(shapes):
         with torch.device("meta"):  # shapes without memory
             network = build_network(*needed, config, seed=0)

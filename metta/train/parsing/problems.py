@@ -14,8 +14,8 @@ from metta.train.parsing.schema import groups_of, leaves_of
 
 __all__ = ["BrokenRule", "Problem", "as_error", "explain", "raise_broken", "shown"]
 
-_MOST_SHOWN = 80
-_MOST_LINES = 50
+_MAX_SHOWN = 80
+_MAX_LINES = 50
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _BROKEN_RULES = "broken_rules"
 _REPLACED = {("driver", "epoch"): "step"}
@@ -43,9 +43,9 @@ def as_error(problems: Sequence[Problem]) -> ConfigError:
     lines = list(dict.fromkeys(problem.text for problem in problems))
     if len(lines) == 1:
         return ConfigError(lines[0])
-    left_out = [f"and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+    left_out = [f"and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
     head = f"{len(lines)} problems:"
-    return ConfigError("\n  - ".join([head, *lines[:_MOST_LINES], *left_out]))
+    return ConfigError("\n  - ".join([head, *lines[:_MAX_LINES], *left_out]))
 
 
 def raise_broken(rules: Sequence[BrokenRule]) -> None:
@@ -62,7 +62,7 @@ def shown(value: Any) -> str:
     except Exception as error:  # noqa: BLE001 - the value is anyone's, and its repr may do anything
         text = f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
     text = scrub(" ".join(text.split()))
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 def at(origins: Mapping[str, Origin], *paths: str) -> str:

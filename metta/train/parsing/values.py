@@ -16,8 +16,8 @@ _BOOLEANS = {
     "true": True, "yes": True, "on": True, "1": True,
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip
-_MOST_DIGITS = 30
-_DEEPEST = 32
+_MAX_DIGITS = 30
+_MAX_DEPTH = 32
 _YAML_FLOATS = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
 
 
@@ -94,7 +94,7 @@ def _whole_number(text: str) -> int | str:
         number = Decimal(text.replace("_", ""))
     except InvalidOperation:
         return str(text)
-    fits = number.is_finite() and number.adjusted() <= _MOST_DIGITS
+    fits = number.is_finite() and number.adjusted() <= _MAX_DIGITS
     return int(number) if fits and number == number.to_integral_value() else str(text)
 
 
@@ -110,7 +110,7 @@ def _ordinary(value: Any, depth: int = 0) -> Any:
     """What a value is where no field gives it a type; copies what it is made of."""
     if isinstance(value, Text):
         return value.ordinary
-    if depth > _DEEPEST:  # it may hold itself
+    if depth > _MAX_DEPTH:  # it may hold itself
         return value
     if type(value) is dict:
         return {
@@ -123,8 +123,10 @@ def _ordinary(value: Any, depth: int = 0) -> Any:
 def plain_data(value: Any, path: str = "", depth: int = 0) -> Any:
     """Dictionaries, lists, texts, numbers, booleans and None; `ConfigError` names what is none of them."""
     below = f"{path}." if path else ""
-    if depth > _DEEPEST:
-        raise ConfigError(f"{path}: nested more than {_DEEPEST} levels deep; it cannot be written")
+    if depth > _MAX_DEPTH:
+        raise ConfigError(
+            f"{path}: nested more than {_MAX_DEPTH} levels deep; it cannot be written"
+        )
     if dataclasses.is_dataclass(value):
         return {
             field.name: plain_data(getattr(value, field.name), f"{below}{field.name}", depth + 1)

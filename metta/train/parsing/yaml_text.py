@@ -24,11 +24,11 @@ __all__ = [
     "write_yaml",
 ]
 
-_MOST_BYTES = 1 << 17
-_MOST_NODES = 10_000
-_DEEPEST = 32
+_MAX_BYTES = 1 << 17
+_MAX_NODES = 10_000
+_MAX_DEPTH = 32
 """What the parser goes through within a second; configurations take a hundredth of it."""
-_MOST_DIGITS = 400
+_MAX_DIGITS = 400
 _EXPONENT_FLOAT = re.compile(r"^[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$")
 _STANDARD = "tag:yaml.org,2002:"
 _KINDS = {
@@ -53,8 +53,8 @@ class _Bounded(yaml.composer.Composer):
                 problem="aliases (*name) are not allowed; write the value again", problem_mark=mark
             )
         self._depth, self._nodes = self._depth + 1, self._nodes + 1
-        if self._depth > _DEEPEST or self._nodes > _MOST_NODES:
-            limit = f"{_DEEPEST} levels" if self._depth > _DEEPEST else f"{_MOST_NODES} values"
+        if self._depth > _MAX_DEPTH or self._nodes > _MAX_NODES:
+            limit = f"{_MAX_DEPTH} levels" if self._depth > _MAX_DEPTH else f"{_MAX_NODES} values"
             raise yaml.MarkedYAMLError(
                 problem=f"more than {limit}; this is no configuration", problem_mark=mark
             )
@@ -96,7 +96,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def read_settings(path: Path) -> bytes:
     """The bytes of a file of settings, which is a regular one and not large; else `ConfigError`."""
     try:
-        return read_bounded(path, _MOST_BYTES)
+        return read_bounded(path, _MAX_BYTES)
     except UnsafeFileError as error:
         why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else str(error)
         raise ConfigError(f"{path}: cannot be read: {why}") from None
@@ -217,7 +217,7 @@ def _check_tag(node: yaml.Node, name: str, allowed: set[str]) -> None:
 def _ordinary(node: yaml.ScalarNode) -> Any:
     """What YAML makes of a scalar; dates stay texts, which is what JSON can hold."""
     kind = node.tag.removeprefix(_STANDARD)
-    if kind not in ("null", "bool", "int", "float") or len(node.value) > _MOST_DIGITS:
+    if kind not in ("null", "bool", "int", "float") or len(node.value) > _MAX_DIGITS:
         return node.value
     try:
         return getattr(_SCALAR_VALUES, f"construct_yaml_{kind}")(node)

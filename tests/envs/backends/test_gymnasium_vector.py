@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from metta.envs import NativeVecEnv, RestorableVecEnv, StepResult
+from metta.envs import GymnasiumVecEnv, RestorableVecEnv, StepResult
 from metta.envs.toy import CountdownEnv, NestedEnv
 from metta.errors import ConfigError, EnvError, StateError
 from tests.envs.faulty_envs import FaultyEnv, MaskedEnv, ReplyEnv
@@ -55,7 +55,7 @@ class BatchCountdown(VectorEnv[Any, Any, Any]):
         return {"count": np.full((2, 1), count, np.float32), "kind": np.array([count, count])}
 
 
-def run(vec_env: NativeVecEnv, num_steps: int) -> tuple[StepResult, dict[str, np.ndarray]]:
+def run(vec_env: GymnasiumVecEnv, num_steps: int) -> tuple[StepResult, dict[str, np.ndarray]]:
     obs = vec_env.obs_spec.zeros(vec_env.num_rows)
     result = vec_env.reset(range(vec_env.num_rows), obs)
     for _ in range(num_steps):
@@ -68,7 +68,7 @@ def test_phantom_steps_are_marked_when_cartpoles_own_vector_env_resets_late() ->
     env = gymnasium.make_vec(
         "CartPole-v1", num_envs=6, vectorization_mode="vector_entry_point", max_episode_steps=15
     )
-    vec_env = NativeVecEnv(env)
+    vec_env = GymnasiumVecEnv(env)
     obs = vec_env.obs_spec.zeros(6)
     vec_env.reset(range(6), obs)
     ended, generator, num_cut = np.zeros(6, bool), np.random.default_rng(0), 0
@@ -89,12 +89,12 @@ def test_phantom_steps_are_marked_when_cartpoles_own_vector_env_resets_late() ->
 
 def test_the_first_seed_is_used_when_a_vector_env_takes_only_one() -> None:
     env = BatchCountdown()
-    NativeVecEnv(env).reset([7, 8], NativeVecEnv(env).obs_spec.zeros(2))
+    GymnasiumVecEnv(env).reset([7, 8], GymnasiumVecEnv(env).obs_spec.zeros(2))
     assert env.seed == 7
 
 
 def test_final_observations_are_found_when_they_come_as_a_batch() -> None:
-    result, obs = run(NativeVecEnv(BatchCountdown()), 2)
+    result, obs = run(GymnasiumVecEnv(BatchCountdown()), 2)
     assert result.final is not None
     assert result.final.rows.tolist() == [0, 1]
     assert result.final.obs["count"].tolist() == [[2.0], [2.0]]
@@ -106,13 +106,13 @@ def test_final_observations_are_found_when_they_come_as_a_batch() -> None:
 @pytest.mark.parametrize("final", [{}, {"final_obs": np.array([None, None])}])
 def test_the_step_fails_when_a_final_observation_is_missing(final: dict[str, Any]) -> None:
     with pytest.raises(EnvError, match="final_obs"):
-        run(NativeVecEnv(BatchCountdown(infos=final)), 2)
+        run(GymnasiumVecEnv(BatchCountdown(infos=final)), 2)
 
 
 @pytest.mark.parametrize("mode", [None, "NextStep", 3])
 def test_the_environment_is_refused_when_it_does_not_say_how_it_resets(mode: Any) -> None:
     with pytest.raises(EnvError, match=r"set it to .*AutoresetMode\.SAME_STEP"):
-        NativeVecEnv(BatchCountdown(mode))
+        GymnasiumVecEnv(BatchCountdown(mode))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_environment_is_refused_when_it_does_not_say_how_it_resets(mode: Any
     ],
 )
 def test_the_step_fails_when_a_batch_is_malformed(reply: dict[str, Any], complaint: str) -> None:
-    vec_env = NativeVecEnv(BatchCountdown(**reply))
+    vec_env = GymnasiumVecEnv(BatchCountdown(**reply))
     with pytest.raises(EnvError, match=rf"failed in step 1: .*{complaint}"):
         run(vec_env, 1)
     with pytest.raises(EnvError, match="closed"):
@@ -136,23 +136,23 @@ def test_the_step_fails_when_a_batch_is_malformed(reply: dict[str, Any], complai
 @MODES
 def test_numbers_are_reported_when_episodes_end(mode: AutoresetMode) -> None:
     factories = [partial(CountdownEnv, 2), partial(CountdownEnv, 2, truncate=True)] * 2
-    vec_env = NativeVecEnv(SyncVectorEnv(factories, autoreset_mode=mode))
+    vec_env = GymnasiumVecEnv(SyncVectorEnv(factories, autoreset_mode=mode))
     assert run(vec_env, 1)[0].infos == []
     assert run(vec_env, 2)[0].infos == [(row, {"length": 2.0}) for row in range(4)]
 
 
 def test_only_ended_rows_report_when_infos_have_no_row_marks() -> None:
-    vec_env = NativeVecEnv(BatchCountdown(mode=AutoresetMode.NEXT_STEP))
+    vec_env = GymnasiumVecEnv(BatchCountdown(mode=AutoresetMode.NEXT_STEP))
     assert run(vec_env, 2)[0].infos == [(0, {"score": 5.0}), (1, {"score": 6.0})]
 
 
 def test_rows_without_a_number_report_nothing_when_other_rows_have_it() -> None:
-    vec_env = NativeVecEnv(SyncVectorEnv([partial(CountdownEnv, 2), partial(ReplyEnv, info={})]))
+    vec_env = GymnasiumVecEnv(SyncVectorEnv([partial(CountdownEnv, 2), partial(ReplyEnv, info={})]))
     assert run(vec_env, 2)[0].infos == [(0, {"length": 2.0})]
 
 
 def test_phantom_steps_earn_nothing_when_the_environment_says_otherwise() -> None:
-    vec_env = NativeVecEnv(BatchCountdown(mode=AutoresetMode.NEXT_STEP))
+    vec_env = GymnasiumVecEnv(BatchCountdown(mode=AutoresetMode.NEXT_STEP))
     result, _ = run(vec_env, 3)
     assert not result.valid.any()
     assert result.rewards.tolist() == [0.0, 0.0]
@@ -161,7 +161,7 @@ def test_phantom_steps_earn_nothing_when_the_environment_says_otherwise() -> Non
 @MODES
 def test_the_error_is_chained_when_an_environment_raises(mode: AutoresetMode) -> None:
     factories = [partial(FaultyEnv, "nothing"), partial(FaultyEnv, "raise")]
-    vec_env = NativeVecEnv(SyncVectorEnv(factories, autoreset_mode=mode))
+    vec_env = GymnasiumVecEnv(SyncVectorEnv(factories, autoreset_mode=mode))
     with pytest.raises(EnvError, match="failed in step 3: SimulatorError") as caught:
         run(vec_env, 3)
     assert type(caught.value.__cause__).__name__ == "SimulatorError"
@@ -172,7 +172,7 @@ def test_parts_are_masked_when_masks_come_as_tuples(mode: AutoresetMode) -> None
     space = spaces.MultiDiscrete([2, 3])
     mask = (np.array([1, 0], np.int8), np.array([0, 1, 1], np.int8))
     env = SyncVectorEnv([partial(MaskedEnv, [mask], space)] * 2, autoreset_mode=mode)
-    vec_env = NativeVecEnv(env)
+    vec_env = GymnasiumVecEnv(env)
     result = vec_env.reset([1, 2], vec_env.obs_spec.zeros(2))
     assert result.action_mask is not None
     assert result.action_mask.tolist() == [[True, False, False, True, True]] * 2
@@ -185,13 +185,13 @@ def test_parts_are_masked_when_masks_come_as_tuples(mode: AutoresetMode) -> None
 def test_masks_are_refused_when_no_policy_could_obey_them(mask: Any, complaint: str) -> None:
     factory = partial(MaskedEnv, [np.ones(3, bool), mask])
     with pytest.raises(EnvError, match=complaint):
-        run(NativeVecEnv(SyncVectorEnv([factory] * 2)), 1)
+        run(GymnasiumVecEnv(SyncVectorEnv([factory] * 2)), 1)
 
 
 def test_gymnasiums_worker_processes_are_one_more_backend_when_asked_for() -> None:
     results = []
     for make in (SyncVectorEnv, partial(AsyncVectorEnv, context="forkserver")):
-        vec_env = NativeVecEnv(make([NestedEnv] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+        vec_env = GymnasiumVecEnv(make([NestedEnv] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
         result, obs = run(vec_env, 20)
         results.append({key: array.tolist() for key, array in obs.items()})
         vec_env.close()
@@ -218,7 +218,7 @@ class SpeakingCountdown(BatchCountdown):
         return observations, self.total.copy(), terminated, truncated, infos
 
 
-def told(vec_env: NativeVecEnv, num_steps: int) -> list[Any]:
+def told(vec_env: GymnasiumVecEnv, num_steps: int) -> list[Any]:
     obs, seen = vec_env.obs_spec.zeros(2), []
     for step in range(num_steps):
         vec_env.send(0, np.array([step % 2, 1]))
@@ -231,7 +231,7 @@ def told(vec_env: NativeVecEnv, num_steps: int) -> list[Any]:
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize("cut", [0, 1, 2, 5])
 def test_steps_are_equal_when_a_vector_environment_gives_its_state(mode: Any, cut: int) -> None:
-    vec_env, other = (NativeVecEnv(SpeakingCountdown(mode)) for _ in range(2))
+    vec_env, other = (GymnasiumVecEnv(SpeakingCountdown(mode)) for _ in range(2))
     assert isinstance(vec_env, RestorableVecEnv)
     assert vec_env.prepare_restore().restore_class == "snapshot"
     vec_env.reset([1, 2], vec_env.obs_spec.zeros(2))
@@ -244,7 +244,7 @@ def test_steps_are_equal_when_a_vector_environment_gives_its_state(mode: Any, cu
 
 
 def test_fresh_episodes_are_promised_when_a_vector_environment_says_nothing() -> None:
-    vec_env = NativeVecEnv(SyncVectorEnv([CountdownEnv] * 2))
+    vec_env = GymnasiumVecEnv(SyncVectorEnv([CountdownEnv] * 2))
     promise = vec_env.prepare_restore()
     assert promise.restore_class == "boundary"
     assert "SyncVectorEnv has no get_state() and set_state()" in promise.reason
@@ -260,7 +260,7 @@ def test_fresh_episodes_are_promised_when_a_vector_environment_says_nothing() ->
 
 
 def test_states_are_refused_when_they_are_not_of_this_vector_environment() -> None:
-    vec_env = NativeVecEnv(SpeakingCountdown())
+    vec_env = GymnasiumVecEnv(SpeakingCountdown())
     vec_env.prepare_restore("snapshot")
     with pytest.raises(ConfigError, match="'repeat' were asked for"):
         vec_env.prepare_restore("repeat")

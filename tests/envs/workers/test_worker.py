@@ -40,7 +40,7 @@ def serve(factory: Any, commands: bytes) -> tuple[list[tuple[int, int, bytes]], 
     answer_reader, answer_writer = os.pipe()
     os.write(command_writer, commands)
     os.close(command_writer)
-    worker._serve(rows, command_reader, worker._Mouth(answer_writer))
+    worker._serve(rows, command_reader, worker._AnswerPipe(answer_writer))
     os.close(answer_writer)
     rows.close()
     with os.fdopen(answer_reader, "rb") as stream:

@@ -121,7 +121,7 @@ def test_a_command_with_a_payload_reaches_one_worker_when_it_is_sent_there(
 ) -> None:
     pool.expect(0)
     pool.send(1, FRESH, LONG, (0, [7], [4]))
-    pool.excuse(0, 0)
+    pool.mark_answered(0, 0)
     assert pool.collect(0, LONG) == [QUIET] * 2
     pool.post(GET_STATE)
     states = [unpack(answer.payload)[0][0] for answer in pool.collect(GET_STATE, LONG)]

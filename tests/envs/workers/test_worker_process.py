@@ -11,8 +11,8 @@ from metta.envs.workers.jobs import worker_jobs
 from metta.envs.workers.shared_rows import allocate_block
 from metta.envs.workers.worker import CLOSE, HEADER, READY, RESET
 from metta.envs.workers.worker_process import (
-    GarbageError,
-    Said,
+    Message,
+    ProtocolError,
     WorkerProcess,
     worker_context,
 )
@@ -23,13 +23,13 @@ def process() -> Iterator[WorkerProcess]:
     spec, context = row_spec_of(CountdownEnv()), worker_context()
     [job] = worker_jobs([CountdownEnv], spec, [((0, 1),)])
     started = WorkerProcess(context, job, allocate_block(context, spec, 1))
-    assert said_by(started) == [Said(READY, 0, b"")]
+    assert said_by(started) == [Message(READY, 0, b"")]
     yield started
     started.kill()
     started.close()
 
 
-def said_by(process: WorkerProcess) -> list[Said]:
+def said_by(process: WorkerProcess) -> list[Message]:
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         said = process.read()
@@ -41,7 +41,7 @@ def said_by(process: WorkerProcess) -> list[Said]:
 
 def test_a_process_answers_and_ends_when_it_is_told_to(process: WorkerProcess) -> None:
     process.command(RESET)
-    assert said_by(process) == [Said(RESET, 0, b"")]
+    assert said_by(process) == [Message(RESET, 0, b"")]
     assert process.num_said == 2
     assert process.name == f"worker 0 (pid {process.pid}, rows 0)"
     process.command(CLOSE)
@@ -52,7 +52,7 @@ def test_a_process_answers_and_ends_when_it_is_told_to(process: WorkerProcess) -
     process.command(RESET)
     process.close()
     process.close()
-    process.say_goodbye()
+    process.request_close()
 
 
 def test_the_trainer_is_not_held_up_when_a_stopped_process_does_not_read(
@@ -60,7 +60,7 @@ def test_the_trainer_is_not_held_up_when_a_stopped_process_does_not_read(
 ) -> None:
     os.kill(process.pid, signal.SIGSTOP)
     process.send(bytes(1 << 20), timeout_seconds=0.2)
-    process.say_goodbye()
+    process.request_close()
     assert process.kill()
 
 
@@ -97,9 +97,9 @@ def test_an_answer_is_put_together_when_it_comes_in_pieces(
     for place in range(len(message)):
         mouth.say(message[place : place + 1])
         said += process.read()
-    assert said == [Said(7, 2, b"abc"), Said(8, 0, b"")]
+    assert said == [Message(7, 2, b"abc"), Message(8, 0, b"")]
     mouth.say(HEADER.pack(1, 0, 3, 0) + HEADER.pack(2, 1, 4, 1) + b"x" + b"rest")
-    assert process.read() == [Said(1, 0, b""), Said(2, 1, b"x")]
+    assert process.read() == [Message(1, 0, b""), Message(2, 1, b"x")]
 
 
 def test_nothing_was_said_when_there_is_nothing_to_read(
@@ -123,5 +123,5 @@ def test_bytes_are_refused_when_they_are_no_answer(
     process: WorkerProcess, mouth: Mouth, message: bytes
 ) -> None:
     mouth.say(message)
-    with pytest.raises(GarbageError):
+    with pytest.raises(ProtocolError):
         process.read()

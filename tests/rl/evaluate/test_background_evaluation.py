@@ -20,7 +20,7 @@ from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.envs.workers.process_end import ProcessEnd
 from metta.errors import HookError, MettaWarning
-from metta.rl.evaluate.background import MAX_WAITING, BackgroundEvaluation, Moment
+from metta.rl.evaluate.background import MAX_WAITING, BackgroundEvaluation, EvaluationRequest
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks import EvaluationHook, TrainerHook
 from metta.rl.ppo_trainer import PPOTrainer
@@ -85,7 +85,7 @@ def test_scores_are_those_of_the_policy_as_it_was_when_it_changes_afterwards() -
         for epoch, policy in enumerate(policies, 1):
             evaluator.evaluate(policy)
             expected.append(evaluator.results.to_dict())
-            evaluations.submit(Moment(epoch, 10 * epoch, f"uri{epoch}"), policy)
+            evaluations.submit(EvaluationRequest(epoch, 10 * epoch, f"uri{epoch}"), policy)
             for parameter in policy.parameters():
                 parameter.data.zero_()
         outcomes = evaluations.collect(wait=True)
@@ -93,7 +93,10 @@ def test_scores_are_those_of_the_policy_as_it_was_when_it_changes_afterwards() -
     finally:
         evaluations.close()
         evaluations.close()
-    assert [one.moment for one in outcomes] == [Moment(1, 10, "uri1"), Moment(2, 20, "uri2")]
+    assert [one.moment for one in outcomes] == [
+        EvaluationRequest(1, 10, "uri1"),
+        EvaluationRequest(2, 20, "uri2"),
+    ]
     found = [one.results.to_dict() for one in outcomes if one.results is not None]
     assert found == expected
     assert found[0] != found[1]
@@ -112,7 +115,7 @@ def test_the_outcome_says_why_when_an_evaluation_fails(
 ) -> None:
     evaluations = BackgroundEvaluation(PolicyEvaluator(env, CONFIG), timeout)
     try:
-        evaluations.submit(Moment(1, 1), corridor_policy())
+        evaluations.submit(EvaluationRequest(1, 1), corridor_policy())
         (outcome,) = evaluations.collect(wait=True)
         assert outcome.results is None
         with pytest.raises(Exception, match=words):
@@ -122,7 +125,7 @@ def test_the_outcome_says_why_when_an_evaluation_fails(
             PolicyEvaluator(CorridorEnv, CONFIG),
             60,
         )
-        evaluations.submit(Moment(2, 2), corridor_policy())
+        evaluations.submit(EvaluationRequest(2, 2), corridor_policy())
         (outcome,) = evaluations.collect(wait=True)
         assert outcome.results is not None
     finally:
@@ -152,7 +155,7 @@ def test_an_evaluation_is_played_again_when_its_process_dies(
     if is_in_file:
         save_policy(file, policy)
     try:
-        evaluations.submit(Moment(1, 1), policy, file if is_in_file else None)
+        evaluations.submit(EvaluationRequest(1, 1), policy, file if is_in_file else None)
         (outcome,) = evaluations.collect(wait=True)
     finally:
         evaluations.close()
@@ -168,10 +171,10 @@ def test_none_is_left_out_when_many_wait() -> None:
     try:
         for epoch in range(1, MAX_WAITING + 2):  # one plays, the others wait
             assert not evaluations.wait_for_room()
-            evaluations.submit(Moment(epoch, 0), corridor_policy())
+            evaluations.submit(EvaluationRequest(epoch, 0), corridor_policy())
         # the next one waits for room, until a signal says to hurry
         assert evaluations.wait_for_room(lambda: looks.append(1) or len(looks) > 2)  # type: ignore[func-returns-value]  # append gives None
-        evaluations.submit(Moment(99, 0), corridor_policy())
+        evaluations.submit(EvaluationRequest(99, 0), corridor_policy())
         assert evaluations.epochs == evaluations.unfinished == {*range(1, MAX_WAITING + 2), 99}
         pid = evaluations.pid
         assert pid is not None

@@ -8,7 +8,7 @@ from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.envs.toy import CorridorEnv
 from metta.loggers import EventLog, StatsClient
-from metta.rl.evaluate.process import Moment
+from metta.rl.evaluate.process import EvaluationRequest
 from metta.rl.evaluate.promised import PromisedEvaluations
 from metta.store.checkpoints.files import new_run_id
 from metta.store.checkpoints.owed_evaluations import OwedEvaluation, OwedEvaluations
@@ -30,27 +30,30 @@ def test_scores_stay_owed_when_replays_of_the_same_epoch_are_promised(
 ) -> None:
     promised = PromisedEvaluations()
     uri = (store.checkpoint_dir / "epoch_000004").as_uri()
-    for moment in (Moment(4, 40, uri), Moment(4, 40, uri, is_scored=False, replay_dir="replays")):
+    for moment in (
+        EvaluationRequest(4, 40, uri),
+        EvaluationRequest(4, 40, uri, is_scored=False, replay_dir="replays"),
+    ):
         assert promised.add(store, moment, policy) == store.file_of(4)
     assert store.list() == [OwedEvaluation(4, 40, "epoch_000004", is_recorded=True)]
     found = PromisedEvaluations().take_up(store, 4, None, replay_dir=Path("elsewhere"))
-    assert found == [(Moment(4, 40, uri, replay_dir="elsewhere"), store.file_of(4))]
+    assert found == [(EvaluationRequest(4, 40, uri, replay_dir="elsewhere"), store.file_of(4))]
 
 
 def test_epochs_that_will_be_trained_again_are_not_owed(
     policy: Policy, store: OwedEvaluations
 ) -> None:
     for epoch in (2, 3, 4):
-        PromisedEvaluations().add(store, Moment(epoch, epoch), policy)
+        PromisedEvaluations().add(store, EvaluationRequest(epoch, epoch), policy)
     found = PromisedEvaluations().take_up(store, 3, None, replay_dir=None)
-    assert [moment for moment, _ in found] == [Moment(2, 2), Moment(3, 3)]
+    assert [moment for moment, _ in found] == [EvaluationRequest(2, 2), EvaluationRequest(3, 3)]
     assert [owed.epoch for owed in store.list()] == [2, 3]
 
 
 def test_nothing_is_kept_where_a_run_is_not_saved(policy: Policy) -> None:
     promised = PromisedEvaluations()
     assert promised.take_up(None, 3, None, replay_dir=None) == []
-    assert promised.add(None, Moment(1, 1), policy) is None
+    assert promised.add(None, EvaluationRequest(1, 1), policy) is None
     promised.keep_only([], None)
 
 
@@ -65,7 +68,7 @@ def test_a_file_stays_until_the_records_are_on_the_disk(
 
     promised, client = PromisedEvaluations(), Client()
     for epoch in (1, 2):
-        promised.add(store, Moment(epoch, epoch), policy)
+        promised.add(store, EvaluationRequest(epoch, epoch), policy)
     promised.keep_only([1, 2], client)
     promised.keep_only([2], client)
     assert [owed.epoch for owed in store.list()] == [1, 2]
@@ -78,7 +81,7 @@ def test_a_file_stays_until_the_records_are_on_the_disk(
 def test_what_the_log_has_is_recorded(
     policy: Policy, store: OwedEvaluations, tmp_path: Path, is_damaged: bool
 ) -> None:
-    PromisedEvaluations().add(store, Moment(2, 2), policy)
+    PromisedEvaluations().add(store, EvaluationRequest(2, 2), policy)
     with EventLog(tmp_path / "events.jsonl") as log:
         client = StatsClient(log)
         client.record_evaluation(epoch=2, agent_step=2, scores={})

@@ -14,7 +14,7 @@ from metta.loggers.events.log import read_events
 from metta.replays.capture import DrawnScene
 from metta.replays.file import list_replays, load_replay
 from metta.rl.clean_trainer import Trainer
-from metta.rl.evaluate.background import BackgroundEvaluation, Moment
+from metta.rl.evaluate.background import BackgroundEvaluation, EvaluationRequest
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks import EvaluationHook
 from metta.train.settings import apply_settings
@@ -144,10 +144,10 @@ def test_scores_arrive_when_a_recording_in_the_background_hangs(tmp_path: Path) 
     evaluator = PolicyEvaluator(Hanging, EvaluationConfig(eval_episodes=1))
     evaluations = BackgroundEvaluation(evaluator, timeout_seconds=60)
     try:
-        evaluations.submit(Moment(1, 10), policy)
+        evaluations.submit(EvaluationRequest(1, 10), policy)
         first = evaluations.collect(wait=True)  # now the process is there
         evaluations.timeout_seconds = 1.0
-        evaluations.submit(Moment(2, 20, replay_dir=str(tmp_path)), policy)
+        evaluations.submit(EvaluationRequest(2, 20, replay_dir=str(tmp_path)), policy)
         scored, recorded = evaluations.collect(wait=True)
     finally:
         evaluations.close()
