@@ -54,7 +54,7 @@ class Turns:
         self._wait(threading.current_thread().name)
 
     def end_block(self, settle) -> None:
-        """A block of the calling run is over: `settle` what still runs for it, and let the others go on."""
+        """A block of the calling run is over: `settle` what still runs for it; the others continue."""
         name = threading.current_thread().name
         if name in self.started:
             wall, cpu = self.started[name]

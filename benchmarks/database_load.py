@@ -3,9 +3,9 @@
     python -m benchmarks.database_load [--rows 500000] [--seconds 60] [--databases sqlite postgresql]
 
 Trainer processes write event logs by real `MetricsHook`s, around a step that only makes numbers up. Each is
-cut off once and goes on from an earlier epoch, so some rows are taken back. Two ingesters watch all logs at
-once; four readers ask for runs, curves, newest values and scores. The PostgreSQL server is killed when half
-of the lines have arrived, and started again. At the end every row of every log must be in the database,
+cut off once and continues from an earlier epoch, so some rows are taken back. Two ingesters watch all logs
+at once; four readers ask for runs, curves, newest values and scores. The PostgreSQL server is killed when
+half of the lines have arrived, and started again. At the end every row of every log must be in the database,
 once: counts are compared with the logs, and metrics number by number.
 """
 
@@ -44,7 +44,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 def train(path: Path, epochs: int, seconds: float, results) -> None:
-    """A training of numbers that are made up; it is cut off once, and goes on from before."""
+    """A training of numbers that are made up; it is cut off once, and continues from before."""
     times: list[float] = []
     cut, back = 2 * epochs // 3, epochs // 2
     pause = seconds / (epochs + cut - back)

@@ -75,7 +75,7 @@ def verdict(code: int, whole: Path, run: Path) -> str:
 
 
 def train_dropped(name: str, source: str, folder: str, component: str) -> None:
-    """Go on from a checkpoint that lacks a component."""
+    """Continue from a checkpoint that lacks a component."""
     checkpoint = read_checkpoint(newest_of(Path(source)))
     snapshot: dict[str, Any] = dict(checkpoint.snapshot)
     with trainer_of(name, Path(folder) / "other") as other:
@@ -89,7 +89,7 @@ def train_dropped(name: str, source: str, folder: str, component: str) -> None:
 
 
 def train_forgotten(name: str, source: str, folder: str, component: str) -> None:
-    """Go on from a whole checkpoint, but leave one component as it is built."""
+    """Continue from a whole checkpoint, but leave one component as it is built."""
     restore = StateRegistry.restore
 
     def forgetful(self: StateRegistry, snapshot: Any) -> None:

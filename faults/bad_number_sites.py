@@ -194,7 +194,7 @@ class Site:
 
     spoil: Callable[[Parts], None]
     says: str
-    """What the last line must say, as a pattern; empty: the run goes on."""
+    """What the last line must say, as a pattern; empty: the run continues."""
     events: tuple[str, ...] = INSIDE
     numbers: tuple[float, ...] = _BAD
     settings: tuple[str, ...] = ()

@@ -112,7 +112,7 @@ def wrong_end(site: Site, code: int, said: str, rows: list[Any], folder: Path) -
     if code == 0 and (site.may_go_on or not site.says):
         skipped = sum(row.metrics.get(_SKIPPED, 0.0) for row in rows)
         if rows[-1].epoch != EPOCHS or ends != ["done"]:
-            return f"went on to epoch {rows[-1].epoch} and ended with {ends}"
+            return f"continued to epoch {rows[-1].epoch} and ended with {ends}"
         return "" if skipped > 0 else "no step was skipped"
     if code != 1 or not site.says:
         return f"exit code {code}: {said[-300:]}"

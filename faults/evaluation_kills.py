@@ -53,7 +53,7 @@ class Pace(TrainerHook):
 
 
 def train(folder: str, pace: float) -> None:
-    """Train in a folder, or go on; as `metta train` it ends with 128 + a signal that stopped it."""
+    """Train in a folder, or continue; as `metta train` it ends with 128 + a signal that stopped it."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     phases = Phases(path / "phase")

@@ -1,6 +1,6 @@
 """A save under strace, in a forked process: every system call it makes, and one of them tampered with.
 
-The child stops itself before it saves and goes on when strace is attached, so that strace sees and counts
+The child stops itself before it saves and continues when strace is attached, so that strace sees and counts
 the calls of the save alone. It counts them by name: the third fsync is ``fsync``, 3.
 """
 
@@ -76,7 +76,7 @@ def stop_and_save(folder: str) -> None:
 
 
 def wait_for_strace() -> None:
-    """Stop until the tracer lets this process go on, having allowed anybody to be that."""
+    """Stop until the tracer lets this process continue, having allowed anybody to be that."""
     ctypes.CDLL(None).prctl(_SET_TRACER, ctypes.c_ulong(-1), 0, 0, 0)
     os.kill(os.getpid(), signal.SIGSTOP)
 

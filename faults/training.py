@@ -231,7 +231,7 @@ def warm_up() -> None:
 
 
 def train(name: str, folder: str, die_after: int | None = None, **changes: Any) -> None:
-    """Train in a folder, or go on; digests go to ``digests.jsonl``, the phase to ``phase``."""
+    """Train in a folder, or continue; digests go to ``digests.jsonl``, the phase to ``phase``."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     phases = Phases(path / "phase")

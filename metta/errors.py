@@ -73,7 +73,7 @@ class CheckpointError(MettaError):
 
 
 class InexactResumeError(ConfigError):
-    """A run would go on under conditions that change its last bits; names every difference."""
+    """A run would continue under conditions that change its last bits; names every difference."""
 
 
 class UnsafeFileError(MettaError):

@@ -53,7 +53,7 @@ _EXIT_CODES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; see ``metta --help``.
 
-    A command goes on also where nobody can read what it prints any more.
+    A command continues also where nobody can read what it prints any more.
     """
     with surviving_a_lost_console():
         try:

@@ -30,7 +30,7 @@ MAX_QUICK_BYTES = 32 * 2**20
 
 
 def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
-    """Train in a new folder below `output`, or in that of `run`, where training may go on."""
+    """Train in a new folder below `output`, or in that of `run`, where training may continue."""
     folder = new_run_dir(output, resolved.config) if run is None else output / run
     return train_in(folder, resolved.config, resolved.provenance(), allow_inexact=allow_inexact)
 
@@ -49,7 +49,7 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
     """Train, score, save and draw; returns the exit code. `policy` is the one to begin with.
 
     Ctrl-C, SIGTERM and the end of the terminal stop training at the end of an epoch, and still save what
-    was learned. Where the folder holds a checkpoint, training goes on from there; `changes` is that of
+    was learned. Where the folder holds a checkpoint, training continues from there; `changes` is that of
     `RunSession`.
     """
     run = RunDirectory(folder)
@@ -75,11 +75,11 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
         if trainer.session is not None and trainer.session.restore_support is not None:
             say(scrub(trainer.session.restore_support.describe()))
         if before:
-            say(f"goes on from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
+            say(f"resumes from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
         trainer.train()
     except KeyboardInterrupt:
         if list_checkpoints(checkpoints):
-            say(f"interrupted; go on with: {again}")
+            say(f"interrupted; continue with: {again}")
         raise
     finally:
         trainer.cleanup()
@@ -95,7 +95,7 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
     """Say what came of it and where it is."""
     state, episodes = trainer.state, trainer.evaluation_manager.episodes
     if is_stopped:
-        say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); go on with: {again}")
+        say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); continue with: {again}")
     elif episodes is not None:
         say(f"reached a mean return of {episodes.mean:.1f} (std {episodes.returns.std():.1f}) over "
               f"{len(episodes.returns)} fresh episodes after {state.agent_step:,} steps")  # fmt: skip

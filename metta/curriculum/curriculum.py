@@ -104,7 +104,7 @@ class Curriculum:
         if list(state["names"]) != self.names:
             raise StateError(
                 f"the saved curriculum has the tasks {list(state['names'])[:8]}, this one has "
-                f"{self.names[:8]}; go on with the tasks of the run"
+                f"{self.names[:8]}; continue with the tasks of the run"
             )
         self.scores.load_state_dict(state)
         self.num_draws = int(state["num_draws"])

@@ -67,7 +67,7 @@ class ScoreTable:
             if column.shape != own.shape or column.dtype != own.dtype:
                 raise StateError(
                     f"the saved {name} of the curriculum are {column.shape} of {column.dtype}, but it "
-                    f"has {len(own)} tasks; go on with the tasks of the run"
+                    f"has {len(own)} tasks; continue with the tasks of the run"
                 )
             own[:] = column
 

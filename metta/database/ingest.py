@@ -178,7 +178,7 @@ class Ingester(OpenDatabase):
                 batch = log.read(place)
                 if batch.events:
                     done = self._write(log, mark, place, batch, name_ids)
-                    if done is None:  # somebody else was faster: go on from there
+                    if done is None:  # somebody else was faster: continue from there
                         mark = self._find_mark(log, identity)
                         place = None if mark is None else _place_of(mark)
                         continue
@@ -267,8 +267,8 @@ def _check_same_file(log: LogReader, mark: Row[Any]) -> None:
     known = Path(mark.path)
     if known.exists() and not known.samefile(log.path):
         raise DatabaseError(
-            f"{str(log.path)!r} and {mark.path!r} begin alike and go on differently; the database has the "
-            "second: remove one of them, or use another database"
+            f"{str(log.path)!r} and {mark.path!r} begin alike and continue differently; the database has "
+            "the second: remove one of them, or use another database"
         )
 
 

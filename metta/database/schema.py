@@ -242,7 +242,7 @@ REWOUND = (
     epochs, metric_values, episodes, episode_values, policies, evaluations, simulation_scores,
     simulation_episodes, agent_values, replays,
 )  # fmt: skip
-"""Tables whose rows of later epochs do not count any more when a run goes on from an earlier one."""
+"""Tables whose rows of later epochs do not count any more when a run continues from an earlier one."""
 
 
 NAMED = (metric_values.name, episode_values.name, agent_values.name)

@@ -21,7 +21,7 @@ class MetricRow:
 class Sink(Protocol):
     """Writes rows to one place.
 
-    It opens at the first `write`; after `close` another `write` opens it again and goes on. A `write`
+    It opens at the first `write`; after `close` another `write` opens it again and continues. A `write`
     that raises has written nothing, so the row may be written again.
 
     A sink may have a method ``rewrite(continuation)`` besides: a run continues, perhaps from before its

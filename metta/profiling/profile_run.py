@@ -119,7 +119,7 @@ def _hide_progress(trainer: Trainer) -> None:
 
 
 def _lengthen(trainer: Trainer, epochs: int) -> None:
-    """Let a run that was set up go on for so many epochs at least.
+    """Let a run that was set up continue for so many epochs at least.
 
     Only now: its length decides how a run is set up.
     """

@@ -192,7 +192,7 @@ class PPOTrainer:
         Returns every metric as a list with one entry per epoch, among them ``agent_step`` and
         ``episode_return`` (mean of the last 100 episodes; NaN before the first ends). `hooks` observe
         this call and are closed at its end; `on_epoch_end` is called with the state and the epoch's
-        metrics. A trainer that took up a checkpoint goes on with the call that was interrupted, and
+        metrics. A trainer that took up a checkpoint continues with the call that was interrupted, and
         returns an empty history from those that were over.
         """
         total = self.config.trainer.total_timesteps if total_timesteps is None else total_timesteps
@@ -230,7 +230,7 @@ class PPOTrainer:
         return TrainingCheckpointer.from_config(folder, saving, run_id=self._run_id)
 
     def _continue_calls(self) -> None:
-        """The script that was interrupted runs again: which of its calls are over, which one goes on?"""
+        """The script that was interrupted runs again: which of its calls are over, which one continues?"""
         state = self.state
         self._continues_call = state.train_call > 0 and not state.call_was_stopped
         self._calls_to_skip = state.train_call - int(self._continues_call)
@@ -267,7 +267,7 @@ class PPOTrainer:
         return path_of(checkpointer.commit(pending).uri)
 
     def load(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Go on from a checkpoint, or from the newest in a folder (default: `checkpoint_dir`).
+        """Continue from a checkpoint, or from the newest in a folder (default: `checkpoint_dir`).
 
         Everything comes back: policy, optimizer, counters, environments. To begin with another policy's
         weights only, use ``metta.store.load_weights``.

@@ -32,7 +32,7 @@ def train(
     vectorization: Vectorization | None = None,
     **options: Any,
 ) -> TrainerState:
-    """Train in a run directory, or go on with what was begun there; returns the state reached.
+    """Train in a run directory, or continue the run that is there; returns the state reached.
 
         state = train("runs/first", small_fast_config())
 

@@ -96,7 +96,7 @@ class TrainingComponents:
             return self.ppo.update(data, self.custom_losses, progress=self.state.progress)
 
     def use_state(self, state: TrainerState) -> None:
-        """Go on with another state: counters, trackers, and what hooks see."""
+        """Continue with another state: counters, trackers, and what hooks see."""
         self.state = self.hooks.state = state
         for part in (state, state.stats, state.policies):
             self.registry.replace(part)
@@ -174,7 +174,7 @@ def _conditions(
 ) -> RunConditions:
     """The plan of the numbers; a driver that was asked for is in place, ``auto`` is decided later.
 
-    By then it is known how long the run is, and whether it goes on from a checkpoint.
+    By then it is known how long the run is, and whether it continues from a checkpoint.
     """
     policy, buffer, numerics = ppo.policy, collector.experience, config.numerics
     batch = buffer.rewards.numel()

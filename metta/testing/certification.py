@@ -170,7 +170,7 @@ class _HeldBack(TrainerHook):
 
     def on_update_end(self, trainer_state: TrainerState) -> None:
         if trainer_state.epoch >= self._last_epoch:
-            time.sleep(_HELD_SECONDS)  # and goes on where nobody is left to kill it
+            time.sleep(_HELD_SECONDS)  # and continues where nobody is left to kill it
 
 
 def _train(folder: Path, last_epoch: int | None = None) -> None:

@@ -39,13 +39,13 @@ class Child:
                 os.kill(self.pid, number)
 
     def wait(self, timeout_seconds: float = 60.0) -> int:
-        """Its exit code, negative for a signal, as `subprocess` has it; `TimeoutError` if it goes on."""
+        """Its exit code, negative for a signal, as `subprocess` has it; `TimeoutError` if it continues."""
         deadline = time.monotonic() + timeout_seconds
         while self._status is None:
             self._status = self.zygote.status_of(self.pid)
             if self._status is None:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"process {self.pid} goes on after {timeout_seconds:g} s")
+                    raise TimeoutError(f"process {self.pid} continues after {timeout_seconds:g} s")
                 time.sleep(0.002)
         return os.waitstatus_to_exitcode(self._status)
 

@@ -112,7 +112,7 @@ class EvaluationConfig:
     suite: Name | None = None
     """Name of a suite, or path of its YAML file, that is played beside the training task; None: none."""
     background: bool = False
-    """Play in a process of its own while training goes on; scores then arrive some epochs later, as rows of
+    """Play in another process while training continues; scores then arrive some epochs later, as rows of
     the epoch that they belong to. A run that was interrupted does what it owes when it is resumed."""
     eval_timeout_seconds: Positive = 600.0
     """How long an evaluation in the background may take; at the end of a run it is waited for."""

@@ -1,4 +1,4 @@
-"""A terminal that is closed, a reader that goes away: training goes on, or saves all that it learned."""
+"""A terminal that is closed, a reader that goes away: training continues, or saves all that it learned."""
 
 import os
 import shlex
@@ -102,7 +102,9 @@ def test_all_is_saved_when_the_terminal_is_closed(zygote: Zygote, tmp_path: Path
     child.kill(signal.SIGHUP)
     assert child.wait() == 129
     assert_whole(run, outcome="stopped")
-    assert "(SIGHUP was received); go on with: metta resume" in (tmp_path / "run-1.txt").read_text()
+    assert (
+        "(SIGHUP was received); continue with: metta resume" in (tmp_path / "run-1.txt").read_text()
+    )
 
 
 def test_training_goes_on_when_the_end_of_the_terminal_is_ignored(

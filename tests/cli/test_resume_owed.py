@@ -122,7 +122,7 @@ def test_resume_does_the_evaluations_that_a_run_owes(
     assert process.returncode == code, out
     assert evaluations(run) == []
     if number == signal.SIGTERM:
-        assert "go on with: metta resume" in out
+        assert "continue with: metta resume" in out
         ended = [e.payload for e in read_events(run / "events.jsonl") if e.kind == "run_end"]
         assert [one["outcome"] for one in ended] == ["stopped"]
     done("resume", str(run), "eval_episodes=6", f"background={background}")

@@ -16,7 +16,7 @@ SMALL = ["num_envs=2", "n_steps=8", "n_epochs=1", "num_minibatches=1", "hidden_s
 
 
 def curve_of(folder: Path, *parts: list[tuple[int, float | None]]) -> list[tuple[float, float]]:
-    """The curve of a run with epochs of 32 steps that went on before the first row of each part."""
+    """The curve of a run with epochs of 32 steps that continued before the first row of each part."""
     with EventLog(folder / "events.jsonl") as log:
         for rows in parts:
             log.append("run_start", {"name": "run", "from_epoch": rows[0][0] // 32 - 1})
@@ -84,5 +84,5 @@ def test_the_run_is_stopped_when_a_signal_comes_before_the_goal(
 ) -> None:
     assert train(tmp_path, "total_timesteps=64", "evaluate_interval=1") == 143
     shown = capsys.readouterr().out
-    assert "stopped at 16 steps (SIGTERM was received); go on with: metta resume" in shown
+    assert "stopped at 16 steps (SIGTERM was received); continue with: metta resume" in shown
     assert "fresh episodes" not in shown

@@ -1,4 +1,4 @@
-"""What every `RestorableVecEnv` promises: saved and brought back, it goes on as if nothing had happened."""
+"""What every `RestorableVecEnv` promises: saved and restored, it continues as if nothing had happened."""
 
 import json
 import os

@@ -147,7 +147,7 @@ def test_nothing_happens_when_a_log_has_no_line_yet(
 
 
 def rewound_log(path: Path) -> str:
-    """A run that was killed and went on from before its last row, three times."""
+    """A run that was killed and continued from before its last row, three times."""
     with EventLog(path) as log:
         client = StatsClient(log)
         run = client.create_run("first")
@@ -292,7 +292,7 @@ def test_the_second_is_refused_when_copies_of_a_log_grow_apart(
         with EventLog(path) as writer:
             write_epochs(writer, 2, 4)
     ingester.ingest(log)
-    with pytest.raises(DatabaseError, match="begin alike and go on differently"):
+    with pytest.raises(DatabaseError, match="begin alike and continue differently"):
         ingester.ingest(copy)
     assert dump(url) == clean_dump(tmp_path, log)
 

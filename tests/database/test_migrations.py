@@ -56,7 +56,7 @@ def old_url(url: str, tmp_path: Path) -> tuple[str, Path]:
     """A version 1 database with a run in it, and the run's log."""
     log = tmp_path / "runs" / "first" / "events.jsonl"
     write_run(log, 5, replays=False)  # version 1 has no table for them
-    write_run(log, 6, replays=False)  # the same run goes on
+    write_run(log, 6, replays=False)  # the same run continues
     filled = str(tmp_path / "filled.sqlite")
     with Ingester(filled) as ingester:
         ingester.ingest(log)

@@ -156,7 +156,7 @@ def test_state_is_exact_when_every_part_is_moved_by_one_bit() -> None:
         trainer.train(32)
         before, snapshot = trainer.digest(), trainer.registry.snapshot()
         counted = {"policy", "ppo", "collector", "optimizer", "trainer_state", "stats_tracker"}
-        # these say where and how a run goes on, not what it learned
+        # these say where and how a run continues, not what it learned
         assert set(snapshot) == counted | {"environments", "conditions", "policy_tracker"}
         changes: list[Callable[[], Any]] = [
             lambda: setattr(trainer.ppo, "num_updates", 9),

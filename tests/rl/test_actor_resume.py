@@ -1,4 +1,4 @@
-"""Runs of every kind of actor, and of metta's own carts, go on equal to the bit."""
+"""Runs of every kind of actor, and of metta's own carts, continue equal to the bit."""
 
 from pathlib import Path
 from typing import Any

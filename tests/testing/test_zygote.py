@@ -40,7 +40,7 @@ def test_the_exit_code_is_known_when_a_child_ends(zygote: Zygote) -> None:
 def test_the_signal_is_the_exit_code_when_a_child_is_killed(zygote: Zygote, number: int) -> None:
     child = zygote.start("tests.testing.children:sleep")
     time.sleep(0.05)
-    with pytest.raises(TimeoutError, match="goes on after"):
+    with pytest.raises(TimeoutError, match="continues after"):
         child.wait(0.05)
     child.kill(number)
     assert child.wait() == -number

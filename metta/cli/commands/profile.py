@@ -104,7 +104,7 @@ def _again(words: list[str], checkpoint_dir: str) -> str:
 
 
 def _as_saved(config: "TrainingConfig", checkpoint_dir: Path) -> "TrainingConfig":
-    """With the threads and the driver that a run takes over from its checkpoint where it goes on."""
+    """With the threads and the driver that a run takes over from its checkpoint where it continues."""
     from metta.rl.resume.conditions import RunConditions
     from metta.store.checkpoints.files import read_newest_checkpoint
     from metta.train.settings import apply_settings

@@ -1,4 +1,4 @@
-"""`metta resume`: go on with a run."""
+"""`metta resume`: continue a run."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ _FOLDERS = ("checkpoint_dir", "replay_dir")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Goes on with a run from its newest checkpoint, with the settings that it has."
+        "Continues a run from its newest checkpoint, with the settings that it has."
     )
     parser.epilog = "A longer run: metta resume runs/first total_timesteps=500_000"
     parser.add_argument(
@@ -53,11 +53,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_allow_inexact(parser: argparse.ArgumentParser) -> None:
-    """The option of all commands that may go on with a run."""
+    """The option of all commands that may continue a run."""
     parser.add_argument(
         "--allow-inexact",
         action="store_true",
-        help="go on also where libraries, threads or device differ from those that the run was saved "
+        help="continue also where libraries, threads or device differ from those that the run was saved "
         "under, and its numbers with them",
     )
 
@@ -65,7 +65,7 @@ def add_allow_inexact(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Resume."""
     if options.run is None:
-        raise ConfigError("RUN is missing: which run shall go on? `metta runs` lists them")
+        raise ConfigError("RUN is missing: which run shall continue? `metta runs` lists them")
     folder = _find_run_to_resume(options.run, Path(options.output))
     settings = _settings(options.words)
     from metta.store.run_directory import RunDirectory
@@ -131,7 +131,7 @@ def find_run(name: str, output: Path) -> Path:
 
 
 def _require_checkpoint(folder: Path, checkpoint_dir: Path) -> None:
-    """Refuse to begin anew under the name of going on; damaged checkpoints are told of elsewhere."""
+    """Refuse to begin anew under the name of continuing; damaged checkpoints are told of elsewhere."""
     from metta.store.checkpoints.files import checkpoint_folders
 
     if not checkpoint_folders(checkpoint_dir):
@@ -139,7 +139,7 @@ def _require_checkpoint(folder: Path, checkpoint_dir: Path) -> None:
         again = ["metta", "train", str(place / "config.yaml")]
         again += ["--run", place.name, "--output", str(place.parent)]
         raise ConfigError(
-            f"the run {str(folder)!r} has no checkpoint to go on from; train it again from the "
+            f"the run {str(folder)!r} has no checkpoint to continue from; train it again from the "
             f"beginning with: {shlex.join(again)}"
         )
 

@@ -139,7 +139,7 @@ class AgentsVecEnv(VecEnvWrapper):
         return infos
 
     def _final(self, arrays: RowArrays, result: StepResult, seen: ObsArrays) -> FinalRows | None:
-        """Last observations of agents that were cut short, whether their environment went on or not."""
+        """Last observations of agents that were cut short, whether their environment continued or not."""
         rows = np.flatnonzero(arrays.truncated & ~arrays.terminated)
         if not len(rows):
             return None

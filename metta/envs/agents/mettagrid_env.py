@@ -212,7 +212,7 @@ def arena_small(
         ),
     )
     game.actions.attack.enabled = False
-    # a time limit is no end of the world: values go on behind it
+    # a time limit is no end of the world: values continue behind it
     game.max_steps, game.episode_truncates = max_steps, True
     game.obs.width = game.obs.height = view
     game.obs.num_tokens, game.protocol_details_obs = 4 * view * view, False

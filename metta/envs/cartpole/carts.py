@@ -118,7 +118,7 @@ class Carts:
         limit = state.get("max_episode_steps")
         if limit != self.max_episode_steps:
             raise StateError(
-                f"the saved episodes have at most {limit} steps, these {self.max_episode_steps}; go on "
+                f"the saved episodes have at most {limit} steps, these {self.max_episode_steps}; continue "
                 "with the max_episode_steps of the run"
             )
         found = {name: self._fitting(state, name) for name in _SAVED}
@@ -146,6 +146,6 @@ class Carts:
         if array.shape != own.shape or array.dtype != own.dtype:
             raise StateError(
                 f"the saved carts have {name} of shape {array.shape} and dtype {array.dtype}, but here "
-                f"they are {own.shape} and {own.dtype}; go on with the same number of environments"
+                f"they are {own.shape} and {own.dtype}; continue with the same number of environments"
             )
         return array

@@ -30,8 +30,8 @@ def checked_worlds(state: Mapping[str, Any], own: WorldArrays, radius: int) -> W
     for name in ("settings", "reward_table"):
         if not np.array_equal(found[name], getattr(own, name)):
             raise StateError(
-                f"the saved worlds have other values of {name} than these tasks; go on with the tasks of "
-                "the run"
+                f"the saved worlds have other values of {name} than these tasks; continue with the tasks "
+                "of the run"
             )
     worlds = WorldArrays(compass=own.compass, **found)
     num_tasks = len(worlds.settings)
@@ -59,7 +59,7 @@ def _fitting(state: Mapping[str, Any], name: str, own: np.ndarray) -> np.ndarray
     if array.shape != own.shape or array.dtype != own.dtype:
         raise StateError(
             f"the saved worlds have {name} of shape {array.shape} and dtype {array.dtype}, but here they "
-            f"are {own.shape} and {own.dtype}; go on with the same tasks and number of environments"
+            f"are {own.shape} and {own.dtype}; continue with the same tasks and number of environments"
         )
     return array
 

@@ -46,7 +46,7 @@ class RowTasks:
             fits = column.shape == own.shape and column.dtype == own.dtype
             if not fits or (column < 0).any() or (column >= num_tasks).any():
                 raise StateError(
-                    f"the saved {name} are not {len(own)} numbers of {num_tasks} tasks; go on with the "
+                    f"the saved {name} are not {len(own)} numbers of {num_tasks} tasks; continue with the "
                     "environments and tasks of the run"
                 )
             own[:] = column

@@ -40,7 +40,7 @@ class Restart:
 
 
 class RestartBudget:
-    """So many restarts per hour: what fails now and then goes on for weeks, a crash loop ends soon."""
+    """So many restarts per hour: what fails now and then continues for weeks, a crash loop ends soon."""
 
     def __init__(self, max_restarts: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_restarts = max_restarts

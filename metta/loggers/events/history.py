@@ -43,7 +43,7 @@ _LATE = "late_row"
 def metric_rows(path: str | os.PathLike[str]) -> list[MetricRow]:
     """Rows of metrics in order, each once; numbers that were not finite are NaN.
 
-    A run that was killed goes on from its newest checkpoint and logs again what came after it; its
+    A run that was killed continues from its newest checkpoint and logs again what came after it; its
     event `run_start`, or `rewind` where nobody records runs, says from which epoch, and its rows of later
     epochs before that do not count. Scores that came late are rows of their own, behind those of the epoch
     that they belong to.

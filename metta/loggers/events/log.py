@@ -60,7 +60,7 @@ class _Tail(NamedTuple):
 
 
 class EventLog:
-    """Appends events to a file; the numbers go on where an existing file ends.
+    """Appends events to a file; the numbers continue where an existing file ends.
 
         with EventLog(run_dir / "events.jsonl") as log:
             log.append("metrics", {"epoch": 1, "agent_step": 64, "metrics": {"loss": 0.5}})

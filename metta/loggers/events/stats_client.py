@@ -29,7 +29,7 @@ class StatsClient:
     def create_run(
         self, name: str, attributes: Mapping[str, Any] | None = None, *, from_epoch: int = 0
     ) -> str:
-        """A training begins, or goes on where the log has events of it; returns the run's id.
+        """A training begins, or continues where the log has events of it; returns the run's id.
 
         `from_epoch` epochs are done: what the log says about later ones was lost, and will come again.
         """

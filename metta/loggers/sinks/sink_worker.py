@@ -1,4 +1,4 @@
-"""A thread between training and a sink: whatever the sink does, training goes on and rows are kept."""
+"""A thread between training and a sink: whatever the sink does, training continues and rows are kept."""
 
 import contextlib
 import threading

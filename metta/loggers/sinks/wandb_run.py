@@ -102,7 +102,7 @@ def open_wandb_run(
 
     It is quiet, asks nothing, and leaves output, signals and exit handlers of this process alone.
     Offline it needs no network and writes below ``run_dir/wandb`` only. A run directory that had one
-    before goes on with the same id. Give it to `close_wandb_run` in the end.
+    before continues with the same id. Give it to `close_wandb_run` in the end.
     """
     if config.mode == "off":
         return None

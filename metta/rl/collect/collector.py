@@ -172,7 +172,7 @@ class RolloutCollector:
         if self._resets is not None and self.vec_env.num_resets != self._resets:
             raise EnvError(
                 "somebody else reset this collector's environment (run_episodes, another collector?), "
-                "so its episodes cannot go on; give each its own, e.g. by make_vec_env"
+                "so its episodes cannot continue; give each its own, e.g. by make_vec_env"
             )
         for key, leaf in first.items():
             leaf[...] = self._carry["obs"][key]
@@ -193,7 +193,7 @@ class RolloutCollector:
     def continues_from(self, seen: ObsArrays | None) -> bool:
         """The environments were brought back to where the collector stood, and show `seen` (None: unknown).
 
-        True where that is what the collector carries: episodes go on.
+        True where that is what the collector carries: episodes continue.
         """
         carried = (self._carry or {}).get("obs")
         if carried is None or (seen is not None and digest_of(dict(seen)) != digest_of(carried)):
@@ -344,7 +344,7 @@ class RolloutCollector:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave; `EnvironmentState` brings the environments back.
 
-        Without it, episodes go on where the environments here showed the carried observations last;
+        Without it, episodes continue where the environments here showed the carried observations last;
         elsewhere the next rollout begins fresh ones.
         """
         same = digest_of(state["carry"]) == digest_of(self._carry or {})

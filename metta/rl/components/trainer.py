@@ -127,7 +127,7 @@ class Trainer:
         Does nothing when it was done before.
         """
         if self._is_closed:
-            raise StateError("this trainer was cleaned up; make a new one to go on")
+            raise StateError("this trainer was cleaned up; make a new one to continue")
         if self.components is not None:
             return
         if self.session is not None:

@@ -1,4 +1,4 @@
-"""`BackgroundEvaluation`: policies are judged in a process of their own while training goes on."""
+"""`BackgroundEvaluation`: policies are judged in a process of their own while training continues."""
 
 import atexit
 import contextlib

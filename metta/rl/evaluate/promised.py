@@ -37,7 +37,7 @@ class PromisedEvaluations:
         *,
         replay_dir: Path | None,
     ) -> list[tuple[EvaluationRequest, Path]]:
-        """What a run that goes on from `epoch` still owes, with the policies' files."""
+        """What a run that continues from `epoch` still owes, with the policies' files."""
         self._store, self._owed, self._recorded = store, {}, set()
         if store is None:
             return []

@@ -301,7 +301,7 @@ class EvaluationHook(TrainerHook):
                     services.wandb_run, recorded.files, moment.about()
                 )
             except MettaError as error:
-                warnings.warn(f"{error}; training goes on", MettaWarning, stacklevel=2)
+                warnings.warn(f"{error}; training continues", MettaWarning, stacklevel=2)
 
     def _take_in(self, state: TrainerState, services: _Services, *, wait: bool = False) -> None:
         """Record what the background found out since the last time."""

@@ -126,7 +126,7 @@ class MetricsHook(TrainerHook):
         self._beat(trainer_state)
 
     def _is_over(self, state: TrainerState) -> bool:
-        """Whether this epoch is the last, as far as one can know; a run that a signal stops will go on."""
+        """Whether this epoch is the last, as far as is known; a run that a signal stops will continue."""
         if state.shared.get("stop_signal") is not None:
             return False
         is_done = self._total is not None and state.agent_step - state.first_step >= self._total
@@ -137,7 +137,7 @@ class MetricsHook(TrainerHook):
     ) -> None:
         """Log epochs that wait and scores that came last; `close` notes the end."""
         self._begin(trainer_state, config, stats_client)
-        # a run that a signal stops will go on: its next row is that of the whole interval
+        # a run that a signal stops will continue: its next row is that of the whole interval
         will_go_on = trainer_state.shared.get("stop_signal") is not None
         if trainer_state.epoch > self._waiting.stats_epoch_start and not will_go_on:
             self._log_epochs(trainer_state)
@@ -295,7 +295,7 @@ class MetricsHook(TrainerHook):
             self._client.heartbeat(run_id, agent_step=state.agent_step, epoch=state.epoch)
 
     def _end_run(self, state: TrainerState) -> None:
-        """The last event, unless the hook leaves a run that goes on."""
+        """The last event, unless the hook leaves a run that continues."""
         run_id, end, self._end = state.stats.stats_run_id, self._end, None
         if self._client is not None and run_id is not None and end is not None:
             self._client.end_run(run_id, *end)

@@ -178,7 +178,7 @@ class HookRegistry:
         if mode == "raise":
             raise HookError(described) from error
         entry.enabled = entry.enabled and mode != "disable"
-        consequence = "the hook is disabled" if mode == "disable" else "training goes on"
+        consequence = "the hook is disabled" if mode == "disable" else "training continues"
         warnings.warn(f"{described}; {consequence}", MettaWarning, stacklevel=4)
 
     def _describe_failure(self, entry: _Entry, event: str, error: BaseException) -> str:

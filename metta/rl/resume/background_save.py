@@ -1,4 +1,4 @@
-"""`BackgroundSave`: training goes on while a checkpoint is written."""
+"""`BackgroundSave`: training continues while a checkpoint is written."""
 
 import threading
 from collections.abc import Callable

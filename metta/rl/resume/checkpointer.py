@@ -240,7 +240,7 @@ class TrainingCheckpointer:
         return path_of(record.uri)
 
     def has_checkpoints(self) -> bool:
-        """Whether there is anything to go on from, readable or not."""
+        """Whether there is anything to continue from, readable or not."""
         return bool(checkpoint_folders(self.checkpoint_dir))
 
     def load_trainer_state(

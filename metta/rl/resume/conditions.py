@@ -86,7 +86,7 @@ class RunConditions:
         """What the run is begun with, by name, as plain data: see `plain_settings`."""
         self.allow_inexact = False
         self.differences: list[str] = []
-        """In what the run that goes on here differs from the one that was saved."""
+        """In what the run that continues here differs from the one that was saved."""
         self._open = [name for name in ("threads", "driver") if name not in are_set]
         self._adopt, self._choose, self._announce = adopt, choose, announce
         self._is_settled = False
@@ -166,12 +166,12 @@ class RunConditions:
     def _tell(self, found: str, advice: Advice) -> None:
         if not self.allow_inexact:
             raise InexactResumeError(
-                f"this run was saved under other conditions: {found}. It would go on with other numbers "
-                "than if it had not been stopped; go on under the old conditions, or accept that with "
+                f"this run was saved under other conditions: {found}. It would continue with other numbers "
+                "than if it had not been stopped; continue under the old conditions, or accept that with "
                 f"{advice.inexact}"
             )
         warnings.warn(
-            f"this run goes on under other conditions, so it differs from an uninterrupted one: {found}",
+            f"this run continues under other conditions, so it differs from an uninterrupted one: {found}",
             MettaWarning,
             stacklevel=4,
         )

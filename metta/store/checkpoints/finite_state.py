@@ -1,4 +1,4 @@
-"""Numbers that training cannot go on with never reach a checkpoint."""
+"""Numbers that training cannot continue with never reach a checkpoint."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ def require_finite(snapshot: Mapping[str, Mapping[str, Any]], epoch: int) -> Fin
                 continue
             raise NonFiniteError(
                 f"epoch {epoch} is not saved: {where or 'the tensor'} of {name!r} holds NaN or "
-                "infinity; go on from an older checkpoint, with a smaller learning rate for example"
+                "infinity; continue from an older checkpoint, with a smaller learning rate for example"
             )
     return FiniteSnapshot(snapshot)
 

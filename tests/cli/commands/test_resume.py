@@ -102,12 +102,12 @@ def test_a_run_goes_on_when_its_provenance_is_lost(runs: Path) -> None:
 def test_it_says_where_it_goes_on_when_there_is_a_checkpoint(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "goes on" not in capsys.readouterr().out
+    assert "resumes from epoch" not in capsys.readouterr().out
     assert resume(runs, "first", "total_timesteps=64") == 0
-    assert "goes on from epoch 3 (48 steps)\n" in capsys.readouterr().out
+    assert "resumes from epoch 3 (48 steps)\n" in capsys.readouterr().out
     words = ["train", "cartpole", *SMALL, "total_timesteps=80", "--run", "first"]
     assert main([*words, "--output", str(runs)]) == 0
-    assert "goes on from epoch 4 (64 steps)\n" in capsys.readouterr().out
+    assert "resumes from epoch 4 (64 steps)\n" in capsys.readouterr().out
 
 
 def test_a_run_is_refused_when_it_has_no_checkpoint(
@@ -119,7 +119,7 @@ def test_a_run_is_refused_when_it_has_no_checkpoint(
     assert resume(runs, "first") == 2
     error = capsys.readouterr().err
     assert "ConfigError" in error
-    assert "has no checkpoint to go on from" in error
+    assert "has no checkpoint to continue from" in error
     assert (runs / "first" / "events.jsonl").read_text() == events
     advice = shlex.split(error.partition("with: ")[2])
     assert advice[:2] == ["metta", "train"]

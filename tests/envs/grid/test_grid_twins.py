@@ -72,7 +72,7 @@ class Pair:
 
     def step(self) -> None:
         self._draw_tasks()
-        # agents that often go on in one direction get further than by chance
+        # agents that often continue in one direction get further than by chance
         changes = self.generator.random(self.num_rows) < 0.4
         drawn = self.generator.integers(0, 5, self.num_rows)
         self.actions = np.where(changes, drawn, self.actions)

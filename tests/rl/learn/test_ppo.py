@@ -198,7 +198,7 @@ def test_steps_of_a_segment_stay_in_order_when_segments_are_shuffled() -> None:
     seen = torch.cat(ids_seen(policy, buffer), 1)  # [L, segments]
     assert len(seen) == 4
     assert (seen[0] // 3 % 4 == 0).all()  # a segment begins at step 0, 4, 8 or 12
-    assert (seen[1:] - seen[:-1] == 3).all()  # and goes on in its own row
+    assert (seen[1:] - seen[:-1] == 3).all()  # and continues in its own row
     assert seen[0, :12].tolist() != sorted(seen[0, :12].tolist())
 
 

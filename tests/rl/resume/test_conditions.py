@@ -1,4 +1,4 @@
-"""A run goes on under the conditions that it was saved under, or says in what they differ."""
+"""A run continues under the conditions that it was saved under, or says in what they differ."""
 
 import dataclasses
 import re
@@ -148,7 +148,7 @@ def test_the_command_says_what_to_do_when_conditions_differ(
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert main([*words, "--allow-inexact"]) == 0
-    assert "goes on under other conditions" in capsys.readouterr().err
+    assert "continues under other conditions" in capsys.readouterr().err
 
 
 def test_a_trainer_is_refused_when_its_checkpoints_were_made_elsewhere(
