@@ -260,3 +260,22 @@ def test_hooks_see_the_state_that_a_step_is_given_when_it_is_another() -> None:
     assert parts.registry.snapshot()["trainer_state"]["state"]["epoch"] == 8
     assert parts.registry.digest() != before
     vec_env.close()
+
+
+@pytest.mark.parametrize(("signal", "first_waiting"), [(False, 3), (True, 2)])
+def test_statistics_are_cleared_at_the_interval_and_at_the_end_whoever_listens(
+    signal: bool, first_waiting: int
+) -> None:
+    class Look(TrainerHook):
+        def on_epoch_start(self, trainer_state: TrainerState) -> None:
+            starts.append(trainer_state.stats.stats_epoch_start)
+
+    starts: list[int] = []
+    settings = {"num_envs": 2, "n_steps": 8, "log_interval": 2}
+    with PPOTrainer(None, CorridorEnv, **settings) as trainer:
+        if signal:  # the run will be resumed, and its next row is that of the whole interval
+            trainer.state.shared["stop_signal"] = 15
+        trainer.train(48, hooks=[Look()])
+        assert starts == [0, 0, 2]
+        assert trainer.state.stats.stats_epoch_start == first_waiting
+        assert bool(trainer.state.stats.rollout_stats) is signal

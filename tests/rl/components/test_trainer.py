@@ -15,11 +15,12 @@ import torch
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
-from metta.errors import ConfigError, EnvError, HookError, RunLockedError
+from metta.errors import ConfigError, EnvError, HookError, RunLockedError, StateError
 from metta.loggers import read_events
 from metta.rl.components import Trainer
 from metta.rl.hooks.base import EVENTS, TrainerHook
 from metta.rl.trainer import train
+from metta.stateful import NamedState
 from metta.store.checkpoints.files import list_checkpoints, read_checkpoint
 from metta.store.policy_store import PolicyStore
 from metta.train.layers import resolve
@@ -356,3 +357,16 @@ def test_the_given_policy_trains_when_there_is_one() -> None:
         assert isinstance(trainer.policy, Policy)
         assert trainer.policy.module is net
     assert not torch.equal(before, net.head.weight)
+
+
+def test_state_of_ones_own_is_refused_when_the_run_was_restored_already() -> None:
+    late = pytest.raises(StateError, match=r"add_state\('mine'\) came after setup")
+    with Trainer(small()) as trainer, late:
+        trainer.add_state(NamedState("mine", object()))
+
+
+def test_managers_are_built_when_somebody_asks_for_them() -> None:
+    with Trainer(small()) as trainer:
+        built = [name for name in vars(trainer) if name.endswith("_manager")]
+        assert built == ["environment_manager"]
+        assert trainer.rollout_manager is trainer.rollout_manager
