@@ -5,8 +5,8 @@
 Trainer processes write event logs by real `MetricsHook`s, around a step that only makes numbers up. Each is
 cut off once and continues from an earlier epoch, so some rows are taken back. Two ingesters watch all logs
 at once; four readers ask for runs, curves, newest values and scores. The PostgreSQL server is killed when
-half of the lines have arrived, and started again. At the end every row of every log must be in the database,
-once: counts are compared with the logs, and metrics number by number.
+half of the lines have arrived, and started again. At the end every row of every log must be in the
+database, once: counts are compared with the logs, and metrics number by number.
 """
 
 import argparse
