@@ -53,8 +53,7 @@ def step_with_next_observations(state, components, config, experience):  # type:
 
     def collect() -> Collected:
         stats, num_steps = components.collect()
-        observations = next(iter(experience.obs.values()))  # [T + 1, N, ...]
-        experience.columns["next_observations"] = observations[1:].clone()
+        experience.columns["next_observations"] = next(iter(experience.obs.values()))[1:].clone()
         return Collected(stats, num_steps, experience, experience)
 
     total = config.total_timesteps

@@ -74,7 +74,7 @@ def blab(text: str) -> None:
     assert train(run_name="well") == _OK
     BlabsEnv.text = text
     assert train(*as_words(ALL_SINKS), "checkpoint_interval=0") == _FAILED
-    assert main(["eval", "well", "--env", ENV_ID, "--episodes", "1"]) == _FAILED
+    assert main(["eval", "well:best", "--env", ENV_ID, "--episodes", "1"]) == _FAILED
     assert BlabsEnv.times >= 2, "the text was not in play"
 
 

@@ -223,6 +223,8 @@ class World:
 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:MettaTrainer is deprecated:DeprecationWarning")
+# one block trains with a store, and then builds parts over the same store: they resume that run
+@pytest.mark.filterwarnings("ignore:.*holds this run already:metta.errors.MettaWarning")
 @pytest.mark.parametrize("page", range(NUM_DOCUMENTS))
 def test_every_block_runs_as_written_when_it_is_python(
     page: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -80,8 +80,8 @@ class SerialVecEnv:
         self._order = CallOrder(num_groups)
         self._actions: list[np.ndarray] = [np.empty(0)] * num_groups
         self._restore_class: RestoreClass = "boundary"
-        self._log: DeferredLog | None = None
-        """Only where environments are of class `repeat`."""
+        self._log: DeferredLog | None = DeferredLog(self.num_rows, num_groups, self.action_space)
+        """From the first reset on, until the class turns out to be another one than `repeat`."""
         self._logged = np.empty(
             (num_groups, self._group_size, *(spec.action_space.shape or ())),
             spec.action_space.dtype,
@@ -144,12 +144,11 @@ class SerialVecEnv:
         return self._group_arrays[group].result(any_cut=rows.any_cut, infos=rows.infos)
 
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
-        """Try the classes on throwaway environments; actions are logged from now on if need be."""
+        """Try the classes on throwaway environments; actions are logged from the first reset on."""
         support = check_restore(self._factories, self._spec, wanted, in_use=self._envs)
-        self._restore_class, self._log = support.restore_class, None
-        if support.restore_class == "repeat":
-            self._log = DeferredLog(self.num_rows, self.num_groups, self.action_space)
-            self._join(self._log.log)
+        self._restore_class = support.restore_class
+        if support.restore_class != "repeat":
+            self._log = None
         return support
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,7 +158,7 @@ class SerialVecEnv:
             state = snapshot_state(
                 lambda: {"rows": [row for group in self._groups for row in row_states(group)]}
             )
-        elif has_begun and self._log is not None:
+        elif has_begun and self._restore_class == "repeat" and self._log is not None:
             state = repeat_state(self._log.log)
         else:
             state = boundary_state()

@@ -105,7 +105,8 @@ def _of_field(problem: ErrorDetails, kind: type, origins: Mapping[str, Origin]) 
     place = at(origins, path)
     if leaf is not None:
         value = shown(problem["input"])
-        now = _REPLACED.get((parts[-1], str(problem["input"])))
+        given = problem["input"]
+        now = _REPLACED.get((parts[-1], given)) if isinstance(given, str) else None
         hint = f"; {now!r} replaces it" if now else ""
         return Problem(f"{where}{place}: found {value}; allowed is {leaf.words}{hint}", (path,))
     if problem["type"] in _UNKNOWN:

@@ -28,6 +28,7 @@ from metta.envs.workers.worker import (
 from metta.envs.workers.worker_rows import RowPlace, WorkerRows
 from metta.errors import EnvError
 from tests.envs.faulty_envs import FaultyEnv
+from tests.envs.tasks_and_agents import SavedCountdownEnv
 
 
 def serve(factory: Any, commands: bytes) -> tuple[list[tuple[int, int, bytes]], SharedRows]:
@@ -95,7 +96,7 @@ def test_a_worker_ends_with_the_error_when_an_environment_fails() -> None:
 
 def test_a_fresh_episode_answers_for_the_step_when_it_takes_its_place() -> None:
     commands = bytes([RESET, 1]) + with_payload(FRESH, (1, [5], [3])) + bytes([GET_STATE])
-    answers, shared = serve(CountdownEnv, commands)
+    answers, shared = serve(SavedCountdownEnv, commands)
     assert answers[2] == (1, 0, b"")
     assert shared.obs["obs"].tolist() == [[0.0], [0.0]]
     assert shared.arrays.valid.tolist() == [True, False]
@@ -107,7 +108,7 @@ def test_rows_go_on_from_their_place_when_they_are_brought_there() -> None:
     actions = np.zeros(3, np.int64)
     place = RowPlace(seed=5, episode=2, state=None, actions=actions)
     commands = bytes([RESET, 1]) + with_payload(BRING_TO, {1: [place]}) + bytes([1, GET_STATE])
-    answers, shared = serve(CountdownEnv, commands)
+    answers, shared = serve(SavedCountdownEnv, commands)
     brought = [answer for answer in answers if answer[0] == BRING_TO]
     assert [unpack(payload) for _, _, payload in brought] == [None]
     assert (SIGN_OF_LIFE, 0, b"") in answers
@@ -117,7 +118,7 @@ def test_rows_go_on_from_their_place_when_they_are_brought_there() -> None:
     assert (states[1][0]["seed"], states[1][0]["episode"]) == (5, 2)
     # and a row can be brought to the state that another one had
     place = RowPlace(5, 2, states[1][0], actions[:0])
-    _, shared = serve(CountdownEnv, with_payload(BRING_TO, {1: [place]}) + bytes([1]))
+    _, shared = serve(SavedCountdownEnv, with_payload(BRING_TO, {1: [place]}) + bytes([1]))
     assert shared.arrays.rewards.tolist() == [0.0, 5.0]
     assert shared.arrays.terminated.tolist() == [False, True]
 

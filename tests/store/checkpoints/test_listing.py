@@ -31,7 +31,7 @@ class Trainer:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, saves: int) -> None:
         self.folder, self.epoch, self.left = folder, 1, saves
         write(folder, 1)
-        for module in ("checkpoint_files", "policy_store"):
+        for module in ("checkpoints.files", "policy_store"):
             monkeypatch.setattr(f"metta.store.{module}.checkpoint_folders", self.list_then_save)
 
     def list_then_save(self, folder: Path) -> list[Path]:

@@ -71,7 +71,7 @@ def test_only_plain_data_comes_out_when_a_config_is_written() -> None:
         (MODE, "'off', 'offline' or 'online'"),
         (ENTITY, "text, or null"),
         ("experiment_name", "text that is not empty"),
-        ("trainer.numerics.driver", "'auto', 'eager', 'step' or 'epoch'"),
+        ("trainer.numerics.driver", "'auto', 'eager' or 'step'"),
         ("trainer.logging.wandb.tags", "a list of texts"),
         ("trainer.curriculum.env_kwargs", "a mapping of names to values"),
         ("trainer.optimizer.beta1", "a number of at least 0 and below 1"),
