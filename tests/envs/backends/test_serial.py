@@ -135,7 +135,7 @@ def test_an_id_or_a_factory_is_asked_for_when_the_environment_is_given_itself() 
     vec_env.reset([1], vec_env.obs_spec.zeros(1))
 
 
-def test_actions_are_logged_from_the_next_episodes_on_when_asked_for_in_the_middle() -> None:
+def test_actions_are_logged_from_the_first_reset_on_whenever_the_class_is_found() -> None:
     vec_env = SerialVecEnv([partial(BufferReuseEnv, 3), partial(BufferReuseEnv, 5)])
     obs = vec_env.obs_spec.zeros(2)
     vec_env.reset([1, 2], obs)
@@ -148,8 +148,11 @@ def test_actions_are_logged_from_the_next_episodes_on_when_asked_for_in_the_midd
     vec_env.prepare_restore("repeat")
     for _ in range(3):
         step()
-    with pytest.warns(MettaWarning, match=r"the actions of rows \[1\]"):
-        assert vec_env.state_dict() == {"class": "boundary"}
+    state = vec_env.state_dict()
+    assert state["class"] == "repeat"
+    assert state["episodes"].tolist() == [1, 0]
+    assert state["lengths"].tolist() == [1, 4]
+    assert state["actions"].tolist() == [1, 0, 0, 0, 0]
     step()
     step()
     state = vec_env.state_dict()

@@ -36,7 +36,7 @@ def serve(factory: Any, commands: bytes) -> tuple[list[tuple[int, int, bytes]], 
     spec = row_spec_of(CountdownEnv())
     block = allocate_block(multiprocessing.get_context("spawn"), spec, 2)
     shared = SharedRows.over(block, spec, 2)
-    rows = WorkerRows({0: factory, 1: CountdownEnv}, spec, shared, ((0, 1), (1, 2)))
+    rows = WorkerRows({0: factory, 1: SavedCountdownEnv}, spec, shared, ((0, 1), (1, 2)))
     command_reader, command_writer = os.pipe()
     answer_reader, answer_writer = os.pipe()
     os.write(command_writer, commands)
