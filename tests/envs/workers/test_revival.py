@@ -337,7 +337,7 @@ def test_fresh_episodes_begin_when_repeating_hangs(opened: Any, tmp_path: Path) 
                 time.sleep(600)
             return super().step(action)
 
-    vec_env = opened([Sleepy], 1, start_timeout_seconds=1.0)
+    vec_env = opened([Sleepy], 1, start_timeout_seconds=5.0)
     vec_env.reset([1], vec_env.obs_spec.zeros(1))
     play(vec_env, 3)
     (tmp_path / "dead").touch()
