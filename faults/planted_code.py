@@ -119,16 +119,6 @@ def other_commands(folder: Path) -> dict[str, list[str]]:
         "certify": ["certify", "CartPole-v1", *SMALL[:3], "--epochs", "2", "--kills", "1"],
         "profile": ["profile", "CartPole-v1", *SMALL[:3], "--epochs", "1", "--warmup", "1"],
         "convert": ["convert", "--i-trust-this-file", str(folder / "weights.pt"), target],
-        "bench": [
-            "bench",
-            "w5-cartpole",
-            "--steps",
-            "20000",
-            "--repetitions",
-            "1",
-            "--retries",
-            "0",
-        ],
     }
 
 
