@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any
 
 import gymnasium
-from gymnasium import wrappers
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from metta.envs.restore.env_values import UnreadableStateError, from_plain, name_of_type, to_plain
@@ -21,31 +20,31 @@ __all__ = ["has_own_state", "lasting_wrapper", "load_own_state", "own_state"]
 AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 _STATELESS = (
-    wrappers.ClipAction,
-    wrappers.ClipReward,
-    wrappers.DtypeObservation,
-    wrappers.FilterObservation,
-    wrappers.FlattenObservation,
-    wrappers.GrayscaleObservation,
-    wrappers.OrderEnforcing,
-    wrappers.PassiveEnvChecker,
-    wrappers.RepeatAction,
-    wrappers.RescaleAction,
-    wrappers.RescaleObservation,
-    wrappers.ReshapeObservation,
-    wrappers.ResizeObservation,
-    wrappers.TransformAction,
-    wrappers.TransformObservation,
-    wrappers.TransformReward,
+    "ClipAction",
+    "ClipReward",
+    "DtypeObservation",
+    "FilterObservation",
+    "FlattenObservation",
+    "GrayscaleObservation",
+    "OrderEnforcing",
+    "PassiveEnvChecker",
+    "RepeatAction",
+    "RescaleAction",
+    "RescaleObservation",
+    "ReshapeObservation",
+    "ResizeObservation",
+    "TransformAction",
+    "TransformObservation",
+    "TransformReward",
 )
-_LASTING: dict[type, tuple[str, ...]] = {
-    wrappers.NormalizeObservation: (
+_LASTING: dict[str, tuple[str, ...]] = {
+    "NormalizeObservation": (
         "obs_rms.mean",
         "obs_rms.var",
         "obs_rms.count",
         "_update_running_mean",
     ),
-    wrappers.NormalizeReward: (
+    "NormalizeReward": (
         "return_rms.mean",
         "return_rms.var",
         "return_rms.count",
@@ -54,13 +53,13 @@ _LASTING: dict[type, tuple[str, ...]] = {
     ),
 }
 """What survives a reset, so that no repeated episode brings it back."""
-_ATTRIBUTES: dict[type, tuple[str, ...]] = {
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_STATELESS, ()),
     **_LASTING,
-    wrappers.DelayObservation: ("observation_queue",),
-    wrappers.FrameStackObservation: ("obs_queue",),
-    wrappers.MaxAndSkipObservation: ("_obs_buffer",),
-    wrappers.RecordEpisodeStatistics: (
+    "DelayObservation": ("observation_queue",),
+    "FrameStackObservation": ("obs_queue",),
+    "MaxAndSkipObservation": ("_obs_buffer",),
+    "RecordEpisodeStatistics": (
         "episode_count",
         "episode_returns",
         "episode_lengths",
@@ -68,11 +67,12 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
         "return_queue",
         "length_queue",
     ),
-    wrappers.StickyAction: ("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"),
-    wrappers.TimeAwareObservation: ("timesteps",),
-    wrappers.TimeLimit: ("_elapsed_steps",),
+    "StickyAction": ("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"),
+    "TimeAwareObservation": ("timesteps",),
+    "TimeLimit": ("_elapsed_steps",),
 }
-"""Gymnasium's wrappers, and what of theirs a reset with the episode's seed does not bring back."""
+"""Gymnasium's wrappers by name, since versions differ in which they have, and what of theirs a reset with
+the episode's seed does not bring back."""
 
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What taking a state leads to where it is not one of this environment."""
@@ -85,7 +85,9 @@ def has_own_state(env: AnyEnv) -> bool:
 
 def lasting_wrapper(env: AnyEnv) -> str | None:
     """The wrapper, if there is one, whose statistics last longer than an episode."""
-    return next((name_of_type(layer) for layer in _layers(env) if type(layer) in _LASTING), None)
+    return next(
+        (name for layer in _layers(env) if (name := _gymnasium_name(layer)) in _LASTING), None
+    )
 
 
 def own_state(env: AnyEnv) -> dict[str, Any]:
@@ -129,6 +131,15 @@ def _layers(env: AnyEnv) -> Iterator[Any]:
     yield layer
 
 
+def _gymnasium_name(layer: Any) -> str:
+    """The name of a wrapper of Gymnasium's own; empty for any other layer, and for wrappers of vectors."""
+    kind = type(layer)
+    is_own = kind.__module__.startswith("gymnasium.wrappers.") and isinstance(
+        layer, gymnasium.Wrapper
+    )
+    return kind.__name__ if is_own else ""
+
+
 def _state_of(layer: Any) -> Any:
     name = name_of_type(layer)
     if has_own_state(layer):
@@ -141,9 +152,15 @@ def _state_of(layer: Any) -> Any:
                 f"{name}.get_state() failed: {type(error).__name__}: {error}"
             ) from error
         return to_plain(state, f"{name}.get_state()")
-    if type(layer) not in _ATTRIBUTES:
+    paths = _ATTRIBUTES.get(_gymnasium_name(layer))
+    if paths is None:
         raise UnreadableStateError(f"{name} has no get_state() and set_state(state)")
-    found = {path: attrgetter(path)(layer) for path in _ATTRIBUTES[type(layer)]}
+    try:
+        found = {path: attrgetter(path)(layer) for path in paths}
+    except AttributeError as error:
+        raise UnreadableStateError(
+            f"this version of Gymnasium has another {name}: {error}"
+        ) from error
     return {
         path: to_plain(list(value) if isinstance(value, deque) else value, f"{name}.{path}")
         for path, value in found.items()
@@ -159,7 +176,7 @@ def _load(layer: Any, state: Any) -> None:
                 f"{name_of_type(layer)}.set_state() failed: {type(error).__name__}: {error}"
             ) from error
         return
-    for path in _ATTRIBUTES.get(type(layer), ()):
+    for path in _ATTRIBUTES.get(_gymnasium_name(layer), ()):
         owner, _, name = path.rpartition(".")
         holder = attrgetter(owner)(layer) if owner else layer
         if isinstance(getattr(holder, name), deque):

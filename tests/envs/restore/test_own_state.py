@@ -423,3 +423,16 @@ def test_spaces_stay_when_a_state_is_taken() -> None:
     moved(env, other)
     assert other.action_space is space
     assert space == spaces.Discrete(2)
+
+
+def test_a_wrapper_is_unreadable_when_it_only_has_the_name_of_a_known_one() -> None:
+    look_alike = type("TimeLimit", (gymnasium.Wrapper,), {})
+    with pytest.raises(UnreadableStateError, match="TimeLimit has no get_state"):
+        own_state(look_alike(HolderEnv(1)))
+
+
+def test_a_wrapper_is_unreadable_when_this_version_keeps_its_state_elsewhere() -> None:
+    wrapped = wrappers.TimeLimit(HolderEnv(1), 9)
+    del wrapped._elapsed_steps
+    with pytest.raises(UnreadableStateError, match="another TimeLimit"):
+        own_state(wrapped)
