@@ -6,8 +6,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from metta.envs.toy import CountdownEnv
-
 NAMES = ["early", "late", "cut"]
 
 
@@ -104,13 +102,3 @@ class CountingEnv(gymnasium.Env[Any, Any]):
 
     def _observe(self) -> np.ndarray:
         return np.array([self.task, self.now, self.number], np.float32)
-
-
-class SavedCountdownEnv(CountdownEnv):
-    """Gives and takes its state."""
-
-    def get_state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "generator": self.np_random}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.steps, self.np_random = state["steps"], state["generator"]

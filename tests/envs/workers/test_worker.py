@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from faults.saved_envs import SavedCountdown
 from metta.envs.rows.row_spec import row_spec_of
 from metta.envs.toy import CountdownEnv
 from metta.envs.workers import worker
@@ -28,7 +29,6 @@ from metta.envs.workers.worker import (
 from metta.envs.workers.worker_rows import RowPlace, WorkerRows
 from metta.errors import EnvError
 from tests.envs.faulty_envs import FaultyEnv
-from tests.envs.tasks_and_agents import SavedCountdownEnv
 
 
 def serve(factory: Any, commands: bytes) -> tuple[list[tuple[int, int, bytes]], SharedRows]:
@@ -36,7 +36,7 @@ def serve(factory: Any, commands: bytes) -> tuple[list[tuple[int, int, bytes]], 
     spec = row_spec_of(CountdownEnv())
     block = allocate_block(multiprocessing.get_context("spawn"), spec, 2)
     shared = SharedRows.over(block, spec, 2)
-    rows = WorkerRows({0: factory, 1: SavedCountdownEnv}, spec, shared, ((0, 1), (1, 2)))
+    rows = WorkerRows({0: factory, 1: SavedCountdown}, spec, shared, ((0, 1), (1, 2)))
     command_reader, command_writer = os.pipe()
     answer_reader, answer_writer = os.pipe()
     os.write(command_writer, commands)
@@ -96,7 +96,7 @@ def test_a_worker_ends_with_the_error_when_an_environment_fails() -> None:
 
 def test_a_fresh_episode_answers_for_the_step_when_it_takes_its_place() -> None:
     commands = bytes([RESET, 1]) + with_payload(FRESH, (1, [5], [3])) + bytes([GET_STATE])
-    answers, shared = serve(SavedCountdownEnv, commands)
+    answers, shared = serve(SavedCountdown, commands)
     assert answers[2] == (1, 0, b"")
     assert shared.obs["obs"].tolist() == [[0.0], [0.0]]
     assert shared.arrays.valid.tolist() == [True, False]
@@ -108,7 +108,7 @@ def test_rows_go_on_from_their_place_when_they_are_brought_there() -> None:
     actions = np.zeros(3, np.int64)
     place = RowPlace(seed=5, episode=2, state=None, actions=actions)
     commands = bytes([RESET, 1]) + with_payload(BRING_TO, {1: [place]}) + bytes([1, GET_STATE])
-    answers, shared = serve(SavedCountdownEnv, commands)
+    answers, shared = serve(SavedCountdown, commands)
     brought = [answer for answer in answers if answer[0] == BRING_TO]
     assert [unpack(payload) for _, _, payload in brought] == [None]
     assert (SIGN_OF_LIFE, 0, b"") in answers
@@ -118,7 +118,7 @@ def test_rows_go_on_from_their_place_when_they_are_brought_there() -> None:
     assert (states[1][0]["seed"], states[1][0]["episode"]) == (5, 2)
     # and a row can be brought to the state that another one had
     place = RowPlace(5, 2, states[1][0], actions[:0])
-    _, shared = serve(SavedCountdownEnv, with_payload(BRING_TO, {1: [place]}) + bytes([1]))
+    _, shared = serve(SavedCountdown, with_payload(BRING_TO, {1: [place]}) + bytes([1]))
     assert shared.arrays.rewards.tolist() == [0.0, 5.0]
     assert shared.arrays.terminated.tolist() == [False, True]
 

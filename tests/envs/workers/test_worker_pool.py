@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from faults.saved_envs import SavedCountdown
 from metta.envs.rows.row_spec import row_spec_of
 from metta.envs.toy import CountdownEnv
 from metta.envs.workers.jobs import worker_jobs
@@ -24,7 +25,6 @@ from metta.envs.workers.worker import (
 from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError
 from tests.envs.processes import all_gone, is_alive
-from tests.envs.tasks_and_agents import SavedCountdownEnv
 
 LONG, SHORT = Limit(60.0, "patience"), Limit(0.2, "patience")
 QUIET = Answer(0, b"")
@@ -33,7 +33,7 @@ QUIET = Answer(0, b"")
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
     spec, context = row_spec_of(CountdownEnv()), worker_context()
-    jobs = worker_jobs([SavedCountdownEnv] * 2, spec, [((0, 1),), ((1, 2),)])
+    jobs = worker_jobs([SavedCountdown] * 2, spec, [((0, 1),), ((1, 2),)])
     workers = WorkerPool(context, jobs, allocate_block(context, spec, 2))
     workers.collect(READY, LONG)
     yield workers
