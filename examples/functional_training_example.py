@@ -4,6 +4,7 @@ python examples/functional_training_example.py [--steps N]
 """
 
 import argparse
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.rl.functional_trainer import functional_training_loop
 from metta.rl.hooks import TrainerHook
-from metta.rl.loop import Collected, run_epoch
+from metta.rl.loop import Collected, collect_rollout, learn_from_rollout, run_epoch
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
@@ -52,12 +53,12 @@ def step_with_next_observations(state, components, config, experience):  # type:
     """One epoch as `default_training_step` runs it, with one more column for the losses."""
 
     def collect() -> Collected:
-        stats, num_steps = components.collect()
+        stats, num_steps = collect_rollout(components)
         experience.columns["next_observations"] = next(iter(experience.obs.values()))[1:].clone()
         return Collected(stats, num_steps, experience, experience)
 
-    total = config.total_timesteps
-    return run_epoch(state, components.hooks, collect, components.learn, total_timesteps=total)
+    learn, total = partial(learn_from_rollout, components), config.total_timesteps
+    return run_epoch(state, components.hooks, collect, learn, total_timesteps=total)
 
 
 class Report(TrainerHook):

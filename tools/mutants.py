@@ -41,12 +41,15 @@ SETTINGS = (
     "[run]\nsource = {package}\nrelative_files = true\nconcurrency = thread,multiprocessing\n"
 )
 PLUGIN = """
-import json, pathlib
+import json, os
+FILE, write = os.open({path!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), os.write
 def pytest_runtest_logreport(report):
-    with pathlib.Path({path!r}).open("a") as file:
-        print(json.dumps([report.nodeid, report.when, report.outcome, report.duration]), file=file)
+    line = json.dumps([report.nodeid, report.when, report.outcome, report.duration])
+    write(FILE, (line + chr(10)).encode())
 """
-"""Written into the copy: the checkout under test need not know this tool."""
+"""Written into the copy: the checkout under test need not know this tool.
+
+The file is open from the start, because tests may break `open` for a while."""
 
 
 @dataclass(frozen=True)

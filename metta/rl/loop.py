@@ -1,8 +1,11 @@
 """THE loop: collect, learn, count, tell the hooks, and stop when asked."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from metta.errors import PolicyError, RolloutError
 from metta.rl.collect.buffer import RolloutBuffer
@@ -15,7 +18,9 @@ from metta.train.train_config import TrainerConfig
 __all__ = [
     "Collected",
     "EpochFunction",
+    "collect_rollout",
     "default_training_step",
+    "learn_from_rollout",
     "run_epoch",
     "run_training",
     "save_requested",
@@ -70,6 +75,27 @@ def run_epoch(
     return {"episode_return": state.stats.mean_return, **losses}
 
 
+def collect_rollout(parts: TrainingComponents) -> tuple[dict[str, list[float]], int]:
+    """The first phase: a rollout in the collector's buffer, with advantages and returns.
+
+    Returns statistics of the episodes that ended, and valid agent steps.
+    """
+    with parts.plan.applied():
+        rollout_stats, num_steps = parts.collector.collect()
+        parts.state.stats.add_returns(rollout_stats["episode_return"])
+        columns = parts.collector.experience.columns
+        columns |= parts.ppo.compute_advantages(columns)
+    return rollout_stats, num_steps
+
+
+def learn_from_rollout(
+    parts: TrainingComponents, data: RolloutBuffer | Mapping[str, Tensor]
+) -> dict[str, float]:
+    """The second phase: one update; returns its means."""
+    with parts.plan.applied():
+        return parts.ppo.update(data, parts.custom_losses, progress=parts.state.progress)
+
+
 def default_training_step(
     state: TrainerState,
     components: TrainingComponents,
@@ -86,10 +112,11 @@ def default_training_step(
         components.collector.experience = experience
 
     def collect() -> Collected:
-        return Collected(*components.collect(), experience, experience)
+        return Collected(*collect_rollout(components), experience, experience)
 
+    learn = partial(learn_from_rollout, components)
     total = config.total_timesteps
-    return run_epoch(state, components.hooks, collect, components.learn, total_timesteps=total)
+    return run_epoch(state, components.hooks, collect, learn, total_timesteps=total)
 
 
 def run_training(
@@ -112,25 +139,10 @@ def run_training(
     """
     if hooks is None:
         hooks = HookRegistry(state) if parts is None else parts.hooks
-    with nullcontext() if parts is None else parts.plan.applied():
-        return _run(state, epoch, until_step, parts, hooks, on_epoch_end, keep_history)
-
-
-def _run(  # the arguments of `run_training`
-    state: TrainerState,
-    epoch: Callable[[TrainerState], dict[str, float]],
-    until_step: int,
-    parts: TrainingComponents | None,
-    hooks: HookRegistry,
-    on_epoch_end: EpochListener | None,
-    keep_history: bool,
-) -> dict[str, list[float]]:
-    hooks.open()
-    state.checkpoint_requests.clear()  # of a training that failed
-    failure: BaseException | None = None
-    try:
+    history: dict[str, list[float]] = {}
+    with nullcontext() if parts is None else parts.plan.applied(), _opened(hooks):
+        state.checkpoint_requests.clear()  # of a training that failed
         _start(hooks)
-        history: dict[str, list[float]] = {}
         for row in _epochs(state, epoch, until_step, hooks):
             if parts is not None:
                 parts.environments.reset_before_checkpoint(state.epoch)
@@ -145,13 +157,22 @@ def _run(  # the arguments of `run_training`
                 on_epoch_end(state, row)
         hooks.fire("on_training_end", reason=state.stop_reason or f"{until_step:,} steps are done")
         save_requested(state, hooks)
+    return history
+
+
+@contextmanager
+def _opened(hooks: HookRegistry) -> Iterator[None]:
+    """Hooks hear of a failure and are closed, whatever happens."""
+    hooks.open()
+    failure: BaseException | None = None
+    try:
+        yield
     except BaseException as exc:
         failure = exc
         hooks.fire_exception(exc)
         raise
     finally:
         hooks.close(failure)
-    return history
 
 
 def _start(hooks: HookRegistry) -> None:

@@ -25,7 +25,14 @@ from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
 from metta.rl.learn.numerics import NumericsPlan
 from metta.rl.learn.update_log import LOSS_NAMES
-from metta.rl.loop import Collected, EpochListener, run_epoch, run_training
+from metta.rl.loop import (
+    Collected,
+    EpochListener,
+    collect_rollout,
+    learn_from_rollout,
+    run_epoch,
+    run_training,
+)
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
@@ -154,7 +161,7 @@ class PPOTrainer:
 
     def _collect(self) -> dict[str, Tensor]:
         """One rollout, in the buffer's own memory."""
-        rollout_stats, num_steps = self.components.collect()
+        rollout_stats, num_steps = collect_rollout(self.components)
         self._steps_collected += num_steps
         for name, numbers in rollout_stats.items():
             self._rollout_stats.setdefault(name, []).extend(numbers)
@@ -178,7 +185,7 @@ class PPOTrainer:
                 "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
             )
             return dict.fromkeys(LOSS_NAMES, 0.0)
-        return self.components.learn(rollout_data)
+        return learn_from_rollout(self.components, rollout_data)
 
     def train(
         self,

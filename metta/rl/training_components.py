@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
@@ -77,23 +77,6 @@ class TrainingComponents:
     def plan(self) -> NumericsPlan:
         """What decides the last bits; a resumed run takes over that of its checkpoint."""
         return self.conditions.plan
-
-    def collect(self) -> tuple[dict[str, list[float]], int]:
-        """The first phase of an epoch: a rollout in `collector.experience`, with advantages and returns.
-
-        Returns statistics of the episodes that ended, and valid agent steps.
-        """
-        with self.plan.applied():
-            rollout_stats, num_steps = self.collector.collect()
-            self.state.stats.add_returns(rollout_stats["episode_return"])
-            columns = self.collector.experience.columns
-            columns |= self.ppo.compute_advantages(columns)
-        return rollout_stats, num_steps
-
-    def learn(self, data: RolloutBuffer | Mapping[str, Tensor]) -> dict[str, float]:
-        """The second phase of an epoch: one update; returns its means."""
-        with self.plan.applied():
-            return self.ppo.update(data, self.custom_losses, progress=self.state.progress)
 
     def use_state(self, state: TrainerState) -> None:
         """Continue with another state: counters, trackers, and what hooks see."""

@@ -15,7 +15,7 @@ from metta.envs.factory import make_vec_env
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.collector import RolloutCollector
 from metta.rl.collect.rollout_data import STATE_PREFIX
-from metta.rl.learn.minibatch import cut_minibatch, num_items
+from metta.rl.learn.driver import cut_minibatch, num_items
 from metta.spaces import MASK_KEY
 from metta.train.train_config import AgentConfig
 

@@ -1,6 +1,7 @@
 """`RolloutBuffer`: where a rollout is written, step by step, and completed."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,22 @@ from metta.agent.actors.protocol import ValueSource
 from metta.agent.output import Obs, State
 from metta.agent.policy import Policy
 from metta.envs.vec_env import FinalRows, RolloutArrays, StepResult, VecEnv
-from metta.errors import ConfigError
+from metta.errors import ConfigError, NonFiniteError
+from metta.ops.diagnostics import all_finite
 from metta.spaces import ObsSpec
 
-__all__ = ["Experience", "RolloutBuffer", "obs_column", "split_obs"]
+__all__ = [
+    "FLOAT_COLUMNS",
+    "STATE_PREFIX",
+    "Experience",
+    "RolloutBuffer",
+    "checked_columns",
+    "obs_column",
+    "split_obs",
+]
+
+STATE_PREFIX = "recurrent_state/"
+FLOAT_COLUMNS = ("values", "log_probs", "advantages", "returns", "rewards", "next_values")
 
 ROWS_PER_FORWARD = 8192
 """Bound on rows of the batched forward in `finalize`, for the memory of convolutions."""
@@ -202,7 +215,8 @@ class RolloutBuffer:
         A `value_source` gives the values in place of the policy, where the actor gave all but them.
 
         Values, log-probabilities and ``next_values[t]`` (the value of the state that step t reached,
-        before any reset) are the policy's own, in raw reward units.
+        before any reset) are the policy's own, in raw reward units. `NonFiniteError` names the column, step
+        and row where they are not finite; what environments gave was checked when it came in.
         """
         horizon = self.horizon
         columns: dict[str, Tensor] = {
@@ -215,7 +229,7 @@ class RolloutBuffer:
         if self.masks is not None:
             columns["action_masks"] = self._to_device(self.masks[:horizon])
         for key, part in self.states.items():
-            columns[f"recurrent_state/{key}"] = part[:-1]
+            columns[STATE_PREFIX + key] = part[:-1]
         if value_source is None:
             params, values = self._evaluate(policy, produced)
         else:
@@ -225,7 +239,7 @@ class RolloutBuffer:
             params, columns["actions"], columns.get("action_masks")
         )
         columns["next_values"] = self._next_values(policy, values, value_source)
-        self.columns = columns
+        self.columns = checked_columns(columns, ("values", "log_probs", "next_values"))
 
     def _evaluate(self, policy: Policy, produced: frozenset[str]) -> tuple[Tensor, Tensor]:
         """Distribution parameters ``[T, N, P]`` and values ``[T + 1, N]``."""
@@ -280,3 +294,53 @@ Experience = RolloutBuffer
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     return torch.from_numpy(np.zeros(0, dtype)).dtype
+
+
+def checked_columns(columns: dict[str, Tensor], checked: Sequence[str]) -> dict[str, Tensor]:
+    """The columns with invalid rows cleared; `NonFiniteError` where a valid row holds NaN or infinity.
+
+    A device is waited for once, unless something is wrong.
+    """
+    names = [name for name in checked if columns[name].dtype.is_floating_point]
+    kind = columns["values"].dtype
+    sums = [columns[name].sum(dtype=kind) for name in names]
+    *found, all_valid = torch.stack([*sums, columns["valid"].all().to(kind)]).tolist()
+    # a sum of finite numbers may be too large
+    suspects = [name for name, total in zip(names, found, strict=True) if not math.isfinite(total)]
+    _check_finite(columns, suspects)
+    return columns if all_valid else _without_invalid(columns)
+
+
+def _check_finite(columns: Mapping[str, Tensor], names: Sequence[str]) -> None:
+    valid = columns["valid"]
+    for name in names:
+        column = columns[name]
+        if not all_finite(column):
+            bad = ~column.isfinite().flatten(2).all(-1) if column.dim() > 2 else ~column.isfinite()
+            places = (bad & valid).nonzero()
+            if len(places):
+                step, row = places[0].tolist()
+                raise NonFiniteError(
+                    f"column {name!r} is not finite at step {step}, row {row} (and "
+                    f"{len(places) - 1} more places); look at the environment and the policy there"
+                )
+
+
+def _without_invalid(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in which nothing that stands in invalid rows can spoil a product: 0 * NaN is NaN.
+
+    Finite observations stay, since a recurrent policy has seen them.
+    """
+    invalid = ~columns["valid"]
+    cleared = {name: columns[name] for name in (*FLOAT_COLUMNS, "actions") if name in columns}
+    for name, column in cleared.items():
+        cleared[name] = column.masked_fill(_match(invalid, column), 0)
+    for name, column in columns.items():
+        if name.startswith("observations") and column.dtype.is_floating_point:
+            cleared[name] = column.masked_fill(_match(invalid, column) & ~column.isfinite(), 0)
+    return columns | cleared
+
+
+def _match(flags: Tensor, column: Tensor) -> Tensor:
+    """``[T, N]`` flags with as many axes as a column."""
+    return flags.reshape(*flags.shape, *(1,) * (column.dim() - 2))

@@ -4,7 +4,6 @@ Columns are ``[T, N, ...]``, recurrent states ``[S, N, ...]`` (one per segment).
 here knows is carried along and reaches custom losses that name it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,23 +11,17 @@ import torch
 from torch import Tensor
 
 from metta.agent.policy import Policy
-from metta.errors import NonFiniteError, RolloutError
-from metta.ops.diagnostics import all_finite
-from metta.rl.collect.buffer import RolloutBuffer, obs_column
+from metta.errors import RolloutError
+from metta.rl.collect.buffer import FLOAT_COLUMNS, STATE_PREFIX, checked_columns, obs_column
 from metta.rollout import Rollout
 
 __all__ = [
-    "STATE_PREFIX",
     "check_rollout",
-    "collected_columns",
     "combine_rollouts",
     "is_empty_rollout",
     "num_valid",
 ]
 
-STATE_PREFIX = "recurrent_state/"
-FLOAT_COLUMNS = ("values", "log_probs", "advantages", "returns", "rewards", "next_values")
-_OF_THE_POLICY = ("values", "log_probs", "next_values")
 _FLAG_COLUMNS = ("terminated", "truncated", "valid", "episode_starts", "action_masks")
 
 
@@ -36,16 +29,6 @@ def required_columns(policy: Policy) -> list[str]:
     """Columns without which nothing can be learned."""
     obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
     return [*obs, "actions", "log_probs", "values"]
-
-
-def collected_columns(buffer: RolloutBuffer) -> dict[str, Tensor]:
-    """The columns of a rollout as it was collected; only what the policy computed is looked at.
-
-    What environments gave was checked when it came in. `NonFiniteError` names column, step and row.
-    """
-    columns = dict(buffer.columns)
-    all_valid = _are_all_valid(columns, _OF_THE_POLICY)
-    return columns if all_valid else _without_invalid(columns)
 
 
 def check_rollout(
@@ -75,27 +58,7 @@ def check_rollout(
     if "valid" not in columns:
         columns["valid"] = torch.ones_like(columns["values"], dtype=torch.bool)
     floats = [k for k in columns if k in FLOAT_COLUMNS or k.startswith("observations")]
-    return columns if _are_all_valid(columns, floats) else _without_invalid(columns)
-
-
-def _without_invalid(columns: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in which nothing that stands in invalid rows can spoil a product: 0 * NaN is NaN.
-
-    Finite observations stay, since a recurrent policy has seen them.
-    """
-    invalid = ~columns["valid"]
-    cleared = {name: columns[name] for name in (*FLOAT_COLUMNS, "actions") if name in columns}
-    for name, column in cleared.items():
-        cleared[name] = column.masked_fill(_match(invalid, column), 0)
-    for name, column in columns.items():
-        if name.startswith("observations") and column.dtype.is_floating_point:
-            cleared[name] = column.masked_fill(_match(invalid, column) & ~column.isfinite(), 0)
-    return columns | cleared
-
-
-def _match(flags: Tensor, column: Tensor) -> Tensor:
-    """``[T, N]`` flags with as many axes as a column."""
-    return flags.reshape(*flags.shape, *(1,) * (column.dim() - 2))
+    return checked_columns(columns, floats)
 
 
 def _check_shapes(data: Mapping[str, Tensor], policy: Policy) -> None:
@@ -148,36 +111,6 @@ def _check_manifest(data: Mapping[str, Tensor], policy: Policy, architecture: st
             f"({found[:12]}, this one is {architecture[:12]}); learn from it with the policy that "
             "collected it, or drop its recurrent states and log_probs and recompute them"
         )
-
-
-def _are_all_valid(columns: Mapping[str, Tensor], checked: Sequence[str]) -> bool:
-    """Whether every row is valid; `NonFiniteError` where a valid one holds NaN or infinity.
-
-    A device is waited for once, unless something is wrong.
-    """
-    names = [name for name in checked if columns[name].dtype.is_floating_point]
-    kind = columns["values"].dtype
-    sums = [columns[name].sum(dtype=kind) for name in names]
-    *found, all_valid = torch.stack([*sums, columns["valid"].all().to(kind)]).tolist()
-    # a sum of finite numbers may be too large
-    suspects = [name for name, total in zip(names, found, strict=True) if not math.isfinite(total)]
-    _check_finite(columns, suspects)
-    return bool(all_valid)
-
-
-def _check_finite(columns: Mapping[str, Tensor], names: Sequence[str]) -> None:
-    valid = columns["valid"]
-    for name in names:
-        column = columns[name]
-        if not all_finite(column):
-            bad = ~column.isfinite().flatten(2).all(-1) if column.dim() > 2 else ~column.isfinite()
-            places = (bad & valid).nonzero()
-            if len(places):
-                step, row = places[0].tolist()
-                raise NonFiniteError(
-                    f"column {name!r} is not finite at step {step}, row {row} (and "
-                    f"{len(places) - 1} more places); look at the environment and the policy there"
-                )
 
 
 def combine_rollouts(rollouts: Sequence[Mapping[str, Tensor]]) -> Rollout:

@@ -13,11 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metta.rl.collect.rollout_data import STATE_PREFIX
+from metta.rl.collect.buffer import STATE_PREFIX
 from metta.rl.learn.custom_losses import Metrics
-from metta.rl.learn.minibatch import Minibatch, cut_minibatch
+from metta.rl.learn.driver import cut_minibatch
 from metta.rl.learn.optimizer import AdamState, FlatAdam, adam_step
-from metta.rl.learn.update import UpdateCoefs, UpdateRules, add_gradients, is_empty, learn_minibatch
+from metta.rl.learn.update import (
+    Minibatch,
+    UpdateCoefs,
+    UpdateRules,
+    add_gradients,
+    is_empty,
+    learn_minibatch,
+)
 
 __all__ = ["NUM_REPORTS", "TensorFunction", "flat_update", "gradients_only"]
 

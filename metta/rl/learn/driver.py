@@ -1,4 +1,4 @@
-"""Drivers run the passes over a rollout; the eager one calls `learn_minibatch` for each minibatch."""
+"""Drivers run the passes over a rollout: cut a minibatch, learn from it, until all are done."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -6,13 +6,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from metta.rl.collect.rollout_data import STATE_PREFIX
-from metta.rl.learn.minibatch import cut_minibatch
+from metta.agent.evaluation_mode import evaluating
+from metta.agent.output import State
+from metta.agent.policy import Policy
+from metta.rl.collect.buffer import ROWS_PER_FORWARD, STATE_PREFIX, obs_column, split_obs
 from metta.rl.learn.optimizer import as_stepper
-from metta.rl.learn.update import UpdateCoefs, UpdateRules, learn_minibatch
+from metta.rl.learn.update import Minibatch, UpdateCoefs, UpdateRules, learn_minibatch
 from metta.rl.learn.update_log import UpdateLog
 
-__all__ = ["Driver", "EagerDriver"]
+__all__ = ["Driver", "EagerDriver", "current_log_probs", "cut_minibatch", "num_items"]
 
 
 class Driver(Protocol):
@@ -82,3 +84,59 @@ class EagerDriver:
         coefs: UpdateCoefs,
     ) -> None:
         """There is nothing to prepare."""
+
+
+def cut_minibatch(
+    columns: Mapping[str, Tensor], names: Sequence[str], index: Tensor, policy: Policy
+) -> Minibatch:
+    """Gather some columns at `index`: samples of the flat batch, or segments of a recurrent one."""
+    state: State = {}
+    if policy.is_recurrent:
+        segments, rows = columns[STATE_PREFIX + next(iter(policy.initial_state(1)))].shape[:2]
+        which, row = index // rows, index % rows
+        gathered = {
+            name: columns[name].unflatten(0, (segments, -1))[which, :, row].transpose(0, 1)
+            for name in names
+        }
+        state = {
+            name.removeprefix(STATE_PREFIX): column[which, row]
+            for name, column in columns.items()
+            if name.startswith(STATE_PREFIX)
+        }
+    else:
+        gathered = {
+            name: columns[name].flatten(0, 1).index_select(0, index)[None] for name in names
+        }
+    weights = gathered["valid"].to(gathered["values"].dtype) if "valid" in gathered else None
+    return Minibatch(gathered, split_obs(policy.obs_spec, gathered), state, weights)
+
+
+def num_items(columns: Mapping[str, Tensor], policy: Policy) -> int:
+    """What a permutation runs over: samples, or segments for recurrent policies."""
+    steps, rows = columns["values"].shape
+    if not policy.is_recurrent:
+        return steps * rows
+    name = STATE_PREFIX + next(iter(policy.initial_state(1)))
+    return int(columns[name].shape[0]) * rows
+
+
+@torch.no_grad()
+def current_log_probs(columns: Mapping[str, Tensor], policy: Policy) -> Tensor:
+    """Log-probability ``[T, N]`` of each action under the policy of this moment."""
+    steps = columns["values"].shape[0]
+    obs = [obs_column(policy.obs_spec, leaf.key) for leaf in policy.obs_spec.leaves]
+    wanted = [*obs, "actions", "values", "episode_starts", "action_masks"]
+    names = [name for name in wanted if name in columns]
+    items = torch.arange(num_items(columns, policy), device=policy.device)
+    length = columns["values"].numel() // len(items)
+    parts = []
+    with evaluating(policy):
+        for index in items.split(max(1, ROWS_PER_FORWARD // length)):
+            batch = cut_minibatch(columns, names, index, policy)
+            output = policy(batch.obs, batch.state, batch.columns.get("episode_starts"))
+            actions, legal = batch.columns["actions"], batch.columns.get("action_masks")
+            parts.append(policy.action_spec.log_prob(output.dist_params, actions, legal))
+    found: Tensor = torch.cat(parts, 1)  # [L, S * N], with L = 1 for feed-forward policies
+    if policy.is_recurrent:
+        found = found.unflatten(1, (steps // length, -1)).transpose(0, 1)
+    return found.reshape(columns["values"].shape)

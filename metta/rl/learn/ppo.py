@@ -12,13 +12,12 @@ from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_variance
-from metta.rl.collect.buffer import RolloutBuffer, obs_column, split_obs
-from metta.rl.collect.rollout_data import STATE_PREFIX, check_rollout, collected_columns
+from metta.rl.collect.buffer import STATE_PREFIX, RolloutBuffer, obs_column, split_obs
+from metta.rl.collect.rollout_data import check_rollout
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
-from metta.rl.learn.driver import Driver, EagerDriver
-from metta.rl.learn.minibatch import Minibatch, current_log_probs, num_items
+from metta.rl.learn.driver import Driver, EagerDriver, current_log_probs, num_items
 from metta.rl.learn.optimizer import FlatAdam, adapted_rate, scheduled
-from metta.rl.learn.update import UpdateCoefs, UpdateRules, minibatch_loss
+from metta.rl.learn.update import Minibatch, UpdateCoefs, UpdateRules, minibatch_loss
 from metta.rl.learn.update_log import LOSS_NAMES, RareWarning, UpdateLog, UpdateReport
 from metta.seeding import derive_seed, numpy_generator, seed_torch
 from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
@@ -181,7 +180,7 @@ class PPOOptimizer:
         if self.before_update is not None:
             self.before_update()
         if isinstance(experience, RolloutBuffer):
-            columns = collected_columns(experience)
+            columns = dict(experience.columns)
         else:
             columns = check_rollout(experience, self.policy, self._architecture)
         known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()

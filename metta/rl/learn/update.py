@@ -3,14 +3,15 @@
 `learn_minibatch` puts them together, drivers call it, and the numbers are defined here and nowhere else.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from metta.agent.output import PolicyOutput
+from metta.agent.output import Obs, PolicyOutput, State
 from metta.agent.policy import Policy
 from metta.ops.diagnostics import approx_kl, clip_fraction
 from metta.ops.losses import (
@@ -21,13 +22,13 @@ from metta.ops.losses import (
     weighted_mean,
 )
 from metta.rl.learn.custom_losses import CustomLoss, Metrics
-from metta.rl.learn.minibatch import Minibatch, split_rows
 from metta.rl.learn.optimizer import Stepper
 from metta.rl.learn.update_log import LOSS_NAMES
 from metta.train.train_config import PPOConfig
 
 __all__ = [
     "LossTerms",
+    "Minibatch",
     "UpdateCoefs",
     "UpdateRules",
     "add_gradients",
@@ -36,6 +37,7 @@ __all__ = [
     "is_empty",
     "learn_minibatch",
     "minibatch_loss",
+    "split_rows",
 ]
 
 _KL_TERM = LOSS_NAMES.index("approx_kl")
@@ -62,6 +64,21 @@ class UpdateRules(NamedTuple):
     def is_over(self, stopped: Tensor) -> bool:
         """Whether nothing steps any more; only the CPU may look without waiting for a device."""
         return self.config.target_kl is not None and stopped.device.type == "cpu" and bool(stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Samples of one gradient: ``[1, B, ...]``, or segments ``[L, B, ...]`` for recurrent policies."""
+
+    columns: dict[str, Tensor]
+    """Every gathered column."""
+    obs: Obs
+    state: State
+    """Recurrent state before the first step of each segment, ``[B, ...]``."""
+    weights: Tensor | None
+    """1 for valid samples, 0 for others; None where all are valid."""
+    advantages: Tensor | None = None
+    """Normalised advantages for the policy loss; None: those of the columns, as they are."""
 
 
 class LossTerms(NamedTuple):
@@ -179,6 +196,30 @@ def add_gradients(
         if result.metrics:
             metrics.append(result.metrics)
     return (sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)), metrics
+
+
+def split_rows(batch: Minibatch, pieces: int) -> Iterator[tuple[Minibatch, Tensor | float | None]]:
+    """A minibatch in pieces along B, each with its share of the weight; None for the whole."""
+    if pieces == 1:
+        yield batch, None
+        return
+    total = batch.columns["values"].shape[1]
+    bounds = [total * piece // pieces for piece in range(pieces + 1)]
+    for first, last in pairwise(bounds):
+        if first == last:
+            continue
+        rows = slice(first, last)
+        piece = Minibatch(
+            {name: column[:, rows] for name, column in batch.columns.items()},
+            {key: leaf[:, rows] for key, leaf in batch.obs.items()},
+            {key: part[rows] for key, part in batch.state.items()},
+            None if batch.weights is None else batch.weights[:, rows],
+            None if batch.advantages is None else batch.advantages[:, rows],
+        )
+        share: Tensor | float = (last - first) / total
+        if batch.weights is not None and piece.weights is not None:
+            share = piece.weights.sum() / batch.weights.sum().clamp(min=1.0)
+        yield piece, share
 
 
 def _with_normal_advantages(batch: Minibatch, config: PPOConfig) -> Minibatch:

@@ -10,7 +10,9 @@ from metta.agent.factory import make_policy
 from metta.envs.toy import CorridorEnv, MaskedCorridorEnv, NestedEnv
 from metta.errors import NonFiniteError, RolloutError
 from metta.rl.collect.rollout_data import STATE_PREFIX, check_rollout
-from metta.rl.learn.minibatch import cut_minibatch, num_items, split_rows, synthetic_rollout
+from metta.rl.compiled.synthetic_rollout import synthetic_rollout
+from metta.rl.learn.driver import cut_minibatch, num_items
+from metta.rl.learn.update import split_rows
 from metta.stateful import digest_of
 from metta.store.rollout_file import Rollout
 from metta.train.train_config import AgentConfig

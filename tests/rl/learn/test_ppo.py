@@ -24,7 +24,7 @@ from metta.errors import (
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.collector import RolloutCollector
 from metta.rl.learn.custom_losses import CustomLoss
-from metta.rl.learn.minibatch import current_log_probs
+from metta.rl.learn.driver import current_log_probs
 from metta.rl.learn.optimizer import make_optimizer
 from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.ppo_trainer import PPOTrainer
@@ -142,9 +142,14 @@ def test_collected_rollouts_are_not_checked_again_and_bad_steps_are_still_skippe
     with pytest.raises(NonFiniteError, match="optimizer steps in a row were skipped"):
         learner(policy, max_nonfinite_steps=1).update(buffer)
     assert policy.parameter_hash() == before
-    buffer.columns["values"][3, 1] = torch.inf  # the policy's own, which nobody has looked at
-    with pytest.raises(NonFiniteError, match="'values' is not finite at step 3, row 1"):
-        learner(policy).update(buffer)
+
+
+def test_a_rollout_is_refused_when_the_policy_gives_numbers_that_are_not_finite() -> None:
+    policy, buffer = collected()
+    with torch.no_grad():
+        list(policy.parameters())[-1].fill_(torch.inf)  # the bias of the values
+    with pytest.raises(NonFiniteError, match="'values' is not finite at step 0, row 0"):
+        buffer.finalize(policy, frozenset())
 
 
 def test_explained_variance_is_of_stored_values_when_an_update_moves_the_critic() -> None:
