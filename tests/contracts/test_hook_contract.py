@@ -190,7 +190,7 @@ def test_closing_is_harmless_when_nothing_ever_happened(hook: Any) -> None:
 
 
 @pytest.mark.parametrize("event", [event for event in EVENTS if event != "on_checkpoint"])
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("name", ["checkpoint", "everything", "odd signatures"])
 def test_the_error_names_hook_event_and_step_when_an_event_fails(
     name: str, event: str, tmp_path: Path
 ) -> None:
