@@ -13,10 +13,10 @@ from PIL import Image
 
 from metta.errors import ConfigError, EnvError, MissingExtraError
 from metta.replays import video
-from metta.replays.change_lists import encode_track
 from metta.replays.playback import half_blocks, image_of, shown_text, text_of
 from metta.replays.replay import Replay, ReplayInfo
 from metta.replays.video import captioned_texts, export_replay
+from tests.replays.track_cases import encode_track
 
 STEPS = 9
 
