@@ -74,26 +74,22 @@ class _Told:
 def _begin_of_tail(path: Path, columns: list[str], continuation: Continuation) -> int | None:
     """Where the lines begin that are compared with the tail of the log; None: with all of the log."""
     tail = continuation.tail
-    tail.reach(_last_epoch(path, columns))
+    tail.reach(next((epoch for _, epoch in _epochs_backwards(path, columns)), -1))
     if tail.is_whole or tail.first is None:
         return None
+    first, places = tail.first.epoch, _epochs_backwards(path, columns)
+    return next((end for end, epoch in places if epoch < first), None)
+
+
+def _epochs_backwards(path: Path, columns: list[str]) -> Iterator[tuple[int, int]]:
+    """Where each line ends that can be read, and its epoch, from the last one on."""
+    if not columns:
+        return
     with open_regular(path, follow_symlink=False) as (stream, size):
         for begin, line in lines_backwards(stream, size, path):
             key = parse_line(line, columns).key
-            if key is not None and key[0] < tail.first.epoch:
-                return begin + len(line)
-    return None
-
-
-def _last_epoch(path: Path, columns: list[str]) -> int:
-    """Of the last line that can be read; -1 where there is none."""
-    if columns:
-        with open_regular(path, follow_symlink=False) as (stream, size):
-            for _, line in lines_backwards(stream, size, path):
-                key = parse_line(line, columns).key
-                if key is not None:
-                    return key[0]
-    return -1
+            if key is not None:
+                yield begin + len(line), key[0]
 
 
 def _merged(
