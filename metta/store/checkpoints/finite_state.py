@@ -11,7 +11,7 @@ from torch import Tensor
 from metta.errors import NonFiniteError
 from metta.nested import leaves
 
-__all__ = ["FiniteSnapshot", "is_finite", "require_finite"]
+__all__ = ["FiniteSnapshot", "non_finite", "require_finite"]
 
 _CHECKED = ("policy", "optimizer", "collector")
 _LOSSES = "loss/"
@@ -50,6 +50,11 @@ def is_finite(number: Tensor | float) -> bool:
         return True
     # a sum is much faster, and finite only where all are; it may also overflow, which says nothing
     return math.isfinite(number.sum().item()) or bool(number.isfinite().all())
+
+
+def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Names of the tensors with NaN or infinity in them."""
+    return [name for name, tensor in tensors.items() if not is_finite(tensor)]
 
 
 def _numbers_in(state: Any) -> Iterator[tuple[str, Tensor | float]]:

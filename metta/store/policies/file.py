@@ -22,7 +22,7 @@ from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, PolicyError, SpaceError, UnsafeFileError
 from metta.secrets import scrub_all
 from metta.stateful import digest_of
-from metta.store.checkpoints.finite_state import is_finite
+from metta.store.checkpoints.finite_state import non_finite
 from metta.store.content_digest import CONTENT_KEY, save_with_manifest, verify_content
 from metta.store.policies.spaces import describe_space
 from metta.store.safe_read import DTYPES, OpenTensors, open_tensors
@@ -67,7 +67,7 @@ def freeze_policy(policy: Policy, architecture: str | None = None) -> FrozenPoli
     `architecture` is its `architecture_hash`, for a caller who knows it already.
     """
     state = policy.state_dict()
-    broken = _not_finite(state)
+    broken = non_finite(state)
     if broken:
         raise NonFiniteError(f"the policy is not saved: {broken} hold NaN or infinity")
     description = {
@@ -132,7 +132,7 @@ class OpenPolicy:
             tensors = self.tensors.load()
         except UnsafeFileError as error:
             raise PolicyError(str(error)) from error
-        broken = _not_finite(tensors)
+        broken = non_finite(tensors)
         if broken:
             raise PolicyError(
                 f"{str(self.path)!r} holds no usable policy: {brief(broken)} are NaN or infinite"
@@ -224,10 +224,6 @@ def _described_spaces(frozen: FrozenPolicy) -> dict[str, Any] | None:
     except SpaceError:
         return None
     return {"observation": observation, "action": action}
-
-
-def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    return [name for name, value in tensors.items() if not is_finite(value)]
 
 
 def _manifest_in(tensors: OpenTensors, source: Path) -> dict[str, Any]:
