@@ -39,7 +39,7 @@ _CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 """How file systems answer that have no such thing as waiting for a folder."""
 
 
-def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], None]) -> Path:
+def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
     """Let `write` fill a temporary file beside `path`, make it durable, then rename it into place.
 
     A crash leaves the old file or the new one, never half of either; a failed `write` leaves nothing.
@@ -130,7 +130,7 @@ def _temporary_of(owner: str | None) -> str:
     return TEMPORARY.rstrip("-") if owner is None else f"{TEMPORARY}{owner}"
 
 
-def write_durably(path: Path, write: Callable[[Path], None]) -> None:
+def write_durably(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a file, and wait until its bytes are on the disk; its name may not be yet."""
     write(path)
     make_durable(path)

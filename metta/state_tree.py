@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from metta.errors import StateError
+from metta.nested import map_leaves
 
 __all__ = ["copy_state", "pack_state", "unpack_state"]
 
@@ -20,17 +21,15 @@ _Tensors = dict[str, Tensor]
 
 def copy_state(value: Any) -> Any:
     """The same tree in memory of its own, with tensors on the host."""
-    if isinstance(value, Tensor):
-        return _own(value)
-    if isinstance(value, np.ndarray | np.generic):
-        return np.array(value, order="C")
-    if isinstance(value, Mapping):
-        return {key: copy_state(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [copy_state(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(copy_state(item) for item in value)
-    return _plain(value, "a state")
+    return map_leaves(value, _copy)
+
+
+def _copy(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return _own(leaf)
+    if isinstance(leaf, np.ndarray | np.generic):
+        return np.array(leaf, order="C")
+    return _plain(leaf, "a state")
 
 
 def pack_state(value: Any) -> tuple[Any, _Tensors]:

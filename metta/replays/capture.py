@@ -22,8 +22,8 @@ from metta.envs.grid import GridVecEnv
 from metta.envs.rows.row_spec import GymEnv
 from metta.envs.vec_env import VecEnv
 from metta.errors import EnvError
-from metta.replays.change_lists import Track, TrackEncoder
 from metta.replays.replay import MAX_TEXT_BYTES, Kind
+from metta.replays.tracks import TrackRecorder
 from metta.spaces import obs_spec_of
 from metta.train.agent_groups import AGENT_GROUPS
 
@@ -43,13 +43,10 @@ class Scene(Protocol):
 
     kind: Kind
     vec_env: VecEnv
-    """One environment, which plays; whoever opened the scene closes it."""
+    """One environment, which plays."""
     fps: float | None
-
-    @property
-    def compressed_bytes(self) -> int:
-        """Size of what was recorded so far."""
-        ...
+    recorder: TrackRecorder
+    """Has every state, from the reset to the last one."""
 
     def begin(self, seed: int) -> None:
         """The environment is about to be reset with the seeds that belong to `seed`."""
@@ -59,8 +56,8 @@ class Scene(Protocol):
         """A step was taken."""
         ...
 
-    def tracks(self) -> dict[str, Track]:
-        """What was recorded, from the reset to the last state."""
+    def close(self) -> None:
+        """Close the environment."""
         ...
 
 
@@ -70,12 +67,11 @@ def open_scene(task: Task) -> Iterator[Scene]:
 
     An environment that cannot be drawn is recorded by what its agents observe.
     """
-    with _display_kept():
-        scene = GridScene(task) if is_grid_id(task.env) else DrawnScene(task)
-        try:
-            yield scene
-        finally:
-            scene.vec_env.close()
+    with (
+        _display_kept(),
+        contextlib.closing(GridScene(task) if is_grid_id(task.env) else DrawnScene(task)) as scene,
+    ):
+        yield scene
 
 
 @contextlib.contextmanager
@@ -97,16 +93,11 @@ class GridScene:
 
     def __init__(self, task: Task) -> None:
         self.vec_env = make_vec_env(task)
+        self.recorder = TrackRecorder()
         kwargs, _ = split_agent_groups(task.env_kwargs)  # who learns with whom is not seen
         double = make_vec_env(Task(task.env, {**kwargs, "horizon": MAX_STEPS + 1, "goal": 0}))
         assert isinstance(double, GridVecEnv)
         self.double = double
-        self._encoders: dict[str, TrackEncoder] = {}
-
-    @property
-    def compressed_bytes(self) -> int:
-        """Size of what was recorded so far."""
-        return sum(encoder.compressed_bytes for encoder in self._encoders.values())
 
     def begin(self, seed: int) -> None:
         """Reset the double."""
@@ -121,19 +112,17 @@ class GridScene:
         self.double.recv(0, self._obs)
         self._look()
 
-    def tracks(self) -> dict[str, Track]:
-        """Cells, and place, cargo and keys of each agent."""
+    def close(self) -> None:
+        """Close the world and its double."""
+        self.vec_env.close()
         self.double.close()
-        return {name: encoder.finish() for name, encoder in self._encoders.items()}
 
     def _look(self) -> None:
+        """Cells, and place, cargo and keys of each agent."""
         view = self.double.view(0)
         for name in ("cells", "agents", "cargo", "keys"):
             array = getattr(view, name)
-            array = array if array.dtype == np.uint8 else array.astype(np.int32)
-            if name not in self._encoders:
-                self._encoders[name] = TrackEncoder(array.dtype, array.shape)
-            self._encoders[name].append(array)
+            self.recorder.append(name, array if array.dtype == np.uint8 else array.astype(np.int32))
 
 
 class DrawnScene:
@@ -144,14 +133,9 @@ class DrawnScene:
         make = _maker_of(task.env, kwargs)
         self.kind, more = _way_to_draw(make)
         self.fps: float | None = None
-        self._recorder: _Recorder | None = None
+        self.recorder = TrackRecorder()
         sizes = {AGENT_GROUPS: list(groups)} if groups else {}
         self.vec_env = make_vec_env(lambda: self._captured(make(**more)), env_kwargs=sizes)
-
-    @property
-    def compressed_bytes(self) -> int:
-        """Size of what was recorded so far."""
-        return 0 if self._recorder is None else self._recorder.compressed_bytes
 
     def begin(self, seed: int) -> None:
         """The wrapper looks by itself."""
@@ -159,25 +143,23 @@ class DrawnScene:
     def after_step(self, actions: np.ndarray) -> None:
         """The wrapper has looked already."""
 
-    def tracks(self) -> dict[str, Track]:
-        """The track of images, of texts, or of each observation."""
-        assert self._recorder is not None, "the environment was made with the scene"
-        return self._recorder.tracks()
+    def close(self) -> None:
+        """Close the environment."""
+        self.vec_env.close()
 
     def _captured(self, env: GymEnv) -> GymEnv:
         rate = _metadata_of(env).get("render_fps")
         if isinstance(rate, int | float) and 0 < rate < 1000:
             self.fps = float(rate)
-        self._recorder = _RECORDERS[self.kind](env)
-        return CapturingEnv(env, self._recorder)
+        return CapturingEnv(env, _LOOKS[self.kind](env, self.recorder), self.recorder)
 
 
 class CapturingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows the first episode that has a step in it to a recorder, with its last state."""
+    """Looks at the first episode that has a step in it, with its last state."""
 
-    def __init__(self, env: GymEnv, recorder: "_Recorder") -> None:
+    def __init__(self, env: GymEnv, look: "_Look", recorder: TrackRecorder) -> None:
         super().__init__(env)
-        self._recorder = recorder
+        self._look, self._recorder = look, recorder
         self._num_steps = 0
         self._is_over = False
 
@@ -188,8 +170,8 @@ class CapturingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         seen, info = self.env.reset(seed=seed, options=options)
         self._is_over |= self._num_steps > 0
         if not self._is_over:
-            self._recorder.begin()
-            self._recorder.look(seen)
+            self._recorder.clear()
+            self._look(seen)
         return seen, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -197,124 +179,57 @@ class CapturingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         result = self.env.step(action)
         if not self._is_over:
             self._num_steps += 1
-            self._recorder.look(result[0])
+            self._look(result[0])
         return result
 
 
-class _Recorder(Protocol):
-    @property
-    def compressed_bytes(self) -> int: ...
-
-    def begin(self) -> None: ...
-
-    def look(self, observation: Any) -> None: ...
-
-    def tracks(self) -> dict[str, Track]: ...
+_Look = Callable[[Any], None]
+"""Records the present moment; takes the observation."""
 
 
-class _FrameRecorder:
-    def __init__(self, env: GymEnv) -> None:
-        self._env = env
-        self.begin()
-
-    def begin(self) -> None:
-        self._encoder: TrackEncoder | None = None
-
-    def look(self, _: Any) -> None:
-        frame = _as_frame(self._env.render())
+def _look_at_frames(env: GymEnv, recorder: TrackRecorder) -> _Look:
+    def look(_: Any) -> None:
+        frame = _as_frame(env.render())
         if frame is None:
-            raise EnvError(f"{self._env} drew an image after its reset, but none after a step")
-        if self._encoder is None:
-            self._encoder = TrackEncoder(np.uint8, frame.shape, unit=3)
-        self._encoder.append(frame)
+            raise EnvError(f"{env} drew an image after its reset, but none after a step")
+        recorder.append("frames", frame)
 
-    @property
-    def compressed_bytes(self) -> int:
-        return 0 if self._encoder is None else self._encoder.compressed_bytes
-
-    def tracks(self) -> dict[str, Track]:
-        assert self._encoder is not None, "tracks come after the reset"
-        return {"frames": self._encoder.finish()}
+    return look
 
 
-class _TextRecorder:
-    """Texts as bytes with zeros behind them; where one is too long, those before it get more room."""
-
-    def __init__(self, env: GymEnv) -> None:
-        self._env = env
-        self.begin()
-
-    def begin(self) -> None:
-        self._encoder = TrackEncoder(np.uint8, (256,))
-
-    def look(self, _: Any) -> None:
-        written = (_as_text(self._env.render()) or "").replace("\0", "").encode("utf-8", "replace")
+def _look_at_text(env: GymEnv, recorder: TrackRecorder) -> _Look:
+    def look(_: Any) -> None:
+        written = (_as_text(env.render()) or "").replace("\0", "").encode("utf-8", "replace")
         if len(written) > MAX_TEXT_BYTES:
-            raise EnvError(
-                f"{self._env} drew a text of {len(written)} bytes, more than {MAX_TEXT_BYTES}"
-            )
-        size = self._encoder.shape[0]
-        while size < len(written):
-            size *= 2
-        if size > self._encoder.shape[0]:
-            self._grow(size)
-        self._append(written)
+            raise EnvError(f"{env} drew a text of {len(written)} bytes, more than {MAX_TEXT_BYTES}")
+        recorder.append_text("text", written)
 
-    def _grow(self, size: int) -> None:
-        before, self._encoder = self._encoder, TrackEncoder(np.uint8, (size,))
-        if before.num_frames:
-            for text in before.finish().frames():
-                self._append(text.tobytes())
-
-    def _append(self, written: bytes) -> None:
-        padded = np.zeros(self._encoder.shape, np.uint8)
-        padded[: len(written)] = np.frombuffer(written, np.uint8)
-        self._encoder.append(padded)
-
-    @property
-    def compressed_bytes(self) -> int:
-        return self._encoder.compressed_bytes
-
-    def tracks(self) -> dict[str, Track]:
-        return {"text": self._encoder.finish()}
+    return look
 
 
-class _ObservationRecorder:
+def _look_at_observations(env: GymEnv, recorder: TrackRecorder) -> _Look:
     """Leaves ``[A, ...]`` of what the agents observe."""
+    spec = obs_spec_of(env.observation_space)
+    has_agents = isinstance(env.observation_space, AgentsSpace)
 
-    def __init__(self, env: GymEnv) -> None:
-        self._spec = obs_spec_of(env.observation_space)
-        self._has_agents = isinstance(env.observation_space, AgentsSpace)
-        self.begin()
-
-    def begin(self) -> None:
-        self._encoders: dict[str, TrackEncoder] = {}
-
-    def look(self, observation: Any) -> None:
-        leaves = self._spec.zeros(1)
-        self._spec.write(observation, leaves, 0)
+    def look(observation: Any) -> None:
+        leaves = spec.zeros(1)
+        spec.write(observation, leaves, 0)
         for key, leaf in leaves.items():
-            name, array = key, leaf
-            if self._has_agents:
-                if not key.startswith(f"{OBS}/"):
-                    continue  # rewards and flags, which are recorded anyway
-                name, array = key.removeprefix(f"{OBS}/"), leaf[0]
-            if name not in self._encoders:
-                self._encoders[name] = TrackEncoder(array.dtype, array.shape)
-            self._encoders[name].append(array)
+            if not has_agents:
+                recorder.append(f"observations/{key}", leaf)
+            elif key.startswith(
+                f"{OBS}/"
+            ):  # the others are rewards and flags, which are recorded anyway
+                recorder.append(f"observations/{key.removeprefix(f'{OBS}/')}", leaf[0])
 
-    @property
-    def compressed_bytes(self) -> int:
-        return sum(encoder.compressed_bytes for encoder in self._encoders.values())
-
-    def tracks(self) -> dict[str, Track]:
-        return {f"observations/{name}": one.finish() for name, one in self._encoders.items()}
+    return look
 
 
-_RECORDERS: dict[Kind, Callable[[GymEnv], _Recorder]] = {
-    "frames": _FrameRecorder,
-    "text": _TextRecorder,
-    "observations": _ObservationRecorder,
+_LOOKS: dict[Kind, Callable[[GymEnv, TrackRecorder], _Look]] = {
+    "frames": _look_at_frames,
+    "text": _look_at_text,
+    "observations": _look_at_observations,
 }
 
 

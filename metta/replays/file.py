@@ -1,7 +1,7 @@
-"""Replay files: safetensors streams of deflated change lists, described by JSON in the header.
+"""Replay files: safetensors of compressed tracks, described by JSON in the header.
 
-A tensor ``<track>/<stream>`` is one stream of a track, as `metta.replays.change_lists` describes them; the
-metadata entry ``replay`` holds what the episode was and the type and shape of each track.
+Each tensor is the content of a track, as `metta.replays.tracks` describes it; the metadata entry ``replay``
+holds what the episode was and the type, shape and length of each track.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ import safetensors.numpy
 
 from metta.errors import UnsafeFileError
 from metta.files import TEMPORARY, atomic_write, remove_file
-from metta.replays.change_lists import Track
 from metta.replays.replay import Replay, ReplayInfo
+from metta.replays.tracks import Track
 from metta.store.safe_read import TensorFile, open_tensors
 from metta.untrusted.json_files import parse_json
 
@@ -35,14 +35,14 @@ __all__ = [
 
 SUFFIX = ".replay"
 FORMAT = "metta-replay"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_FILE_BYTES = 2**30
 _METADATA = "replay"
 _LEFTOVER = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{32}")
 _LEFTOVER_SECONDS = 3600.0
 """Younger files may be those of somebody who is still writing."""
 _MAX_NAME = 80
-_TRACK_KEYS = {"dtype", "shape", "unit", "num_frames", "num_changes"}
+_TRACK_KEYS = {"dtype", "shape", "num_frames"}
 
 
 def replay_name(epoch: int, simulation: str, *, is_taken: bool = False) -> str:
@@ -64,7 +64,7 @@ def save_replay(path: str | os.PathLike[str], replay: Replay) -> Path:
 
     `UnsafeFileError` where it is larger than what `load_replay` reads.
     """
-    _refuse_large(path, sum(track.compressed_bytes for track in replay.tracks.values()))
+    _refuse_large(path, sum(len(track.content) for track in replay.tracks.values()))
     about = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -72,34 +72,29 @@ def save_replay(path: str | os.PathLike[str], replay: Replay) -> Path:
         "tracks": {name: track.describe() for name, track in replay.tracks.items()},
     }
     metadata = {_METADATA: json.dumps(about, allow_nan=False)}
-    streams = {
-        f"{name}/{stream}": np.frombuffer(content, np.uint8)
-        for name, track in replay.tracks.items()
-        for stream, content in track.streams.items()
+    contents = {
+        name: np.frombuffer(track.content, np.uint8) for name, track in replay.tracks.items()
     }
     return atomic_write(
-        path, lambda target: safetensors.numpy.save_file(streams, target, metadata=metadata)
+        path, lambda target: safetensors.numpy.save_file(contents, target, metadata=metadata)
     )
 
 
 def load_replay(path: str | os.PathLike[str]) -> Replay:
-    """A replay from a file; its states are inflated when they are looked at, one at a time.
+    """A replay from a file; its states are decompressed when they are looked at, one at a time.
 
-    `UnsafeFileError` where the file is none, or announces more than it can hold. Changes that are damaged
+    `UnsafeFileError` where the file is none, or announces more than it can hold. Tracks that are damaged
     are noticed when they are played.
     """
-    streams: dict[str, dict[str, bytes]] = {}
     with open_tensors(path) as opened:
         about = _describe(path, opened.announced)
         _refuse_large(path, opened.announced.data_bytes)
-        for name, tensor in opened.load().items():
-            track, _, stream = name.rpartition("/")
-            streams.setdefault(track, {})[stream] = tensor.numpy().tobytes()
+        contents = {name: tensor.numpy().tobytes() for name, tensor in opened.load().items()}
     described = about["tracks"]
-    if streams.keys() != described.keys():
-        raise _not_ours(path, "its streams are not those of its tracks")
+    if contents.keys() != described.keys():
+        raise _not_ours(path, "its tensors are not those of its tracks")
     try:
-        tracks = {name: _track(described[name], streams[name]) for name in described}
+        tracks = {name: _track(described[name], contents[name]) for name in described}
         return Replay(ReplayInfo.from_dict(about["info"]), tracks)
     except UnsafeFileError as error:
         raise _not_ours(path, str(error)) from error
@@ -174,14 +169,14 @@ def _describe(path: str | os.PathLike[str], announced: TensorFile) -> dict[str, 
     if not isinstance(tracks, dict) or not all(isinstance(one, dict) for one in tracks.values()):
         raise _not_ours(path, "its tracks are not described")
     if any(place.dtype != "U8" or len(place.shape) != 1 for place in announced.places.values()):
-        raise _not_ours(path, "its streams are no bytes")
+        raise _not_ours(path, "its tracks are no bytes")
     return about
 
 
-def _track(described: Mapping[str, Any], streams: Mapping[str, bytes]) -> Track:
+def _track(described: Mapping[str, Any], content: bytes) -> Track:
     if described.keys() != _TRACK_KEYS or not isinstance(described["shape"], list):
         raise UnsafeFileError(f"a track is described by {sorted(described)!r:.200}")
-    return Track(**{**described, "shape": tuple(described["shape"])}, streams=streams)
+    return Track(**{**described, "shape": tuple(described["shape"])}, content=content)
 
 
 def _not_ours(path: str | os.PathLike[str], why: str) -> UnsafeFileError:

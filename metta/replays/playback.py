@@ -9,6 +9,7 @@ import numpy as np
 from metta.envs.grid.render import draw_rgb, draw_text
 from metta.errors import ConfigError
 from metta.replays.replay import Replay
+from metta.untrusted.text import printable, printable_lines
 
 __all__ = ["caption_of", "half_blocks", "image_of", "shown_text", "text_of"]
 
@@ -98,16 +99,11 @@ def shown_text(text: str, *, color: bool = True) -> str:
     """A text of unknown origin, for a terminal: colours stay if wanted, other controls become codes."""
     if not color:
         text = _STYLE.sub("", text)
-    parts = [part if _STYLE.fullmatch(part) else _plain(part) for part in _PIECES.split(text)]
+    parts = [
+        part if _STYLE.fullmatch(part) else printable_lines(part) for part in _PIECES.split(text)
+    ]
     has_style = any(map(_STYLE.fullmatch, parts))
     return "".join(parts).rstrip("\n") + (_END if has_style else "")
-
-
-def _plain(text: str) -> str:
-    return "".join(
-        sign if sign.isprintable() or sign == "\n" else sign.encode("unicode_escape").decode()
-        for sign in text
-    )
 
 
 def _numbers_of(replay: Replay, moment: int) -> str:
@@ -115,7 +111,7 @@ def _numbers_of(replay: Replay, moment: int) -> str:
     for leaf in replay.leaves:
         observed = replay.observation(leaf, moment)
         for agent, values in enumerate(observed[:_MAX_AGENTS]):
-            name = f"{_plain(leaf)}" + (f" of agent {agent}" if len(observed) > 1 else "")
+            name = printable(leaf) + (f" of agent {agent}" if len(observed) > 1 else "")
             lines.append(f"{name}: {_brief(values)}")
         if len(observed) > _MAX_AGENTS:
             lines.append(f"... and {len(observed) - _MAX_AGENTS} more agents")

@@ -13,7 +13,6 @@ from metta.envs.restore.global_generators import global_generators_kept
 from metta.envs.vec_env import ObsArrays, StepResult, agents_per_env
 from metta.errors import PolicyError
 from metta.replays.capture import MAX_STEPS, Scene, open_scene
-from metta.replays.change_lists import TrackEncoder
 from metta.replays.replay import Ending, Replay, ReplayInfo
 from metta.secrets import scrub_all
 from metta.sim.players import judged_agents
@@ -25,7 +24,7 @@ __all__ = ["record_episode"]
 
 _DEFAULTS = EvaluationConfig()
 _MAX_BYTES = 256 * 2**20
-"""Of all changes, compressed; the step that reaches it is the last one of a recording."""
+"""Of all tracks, compressed; the step that reaches it is the last one of a recording."""
 
 
 def record_episode(  # noqa: PLR0913  # what is played, then how: by name
@@ -47,7 +46,7 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
     The episode has the environment's seed and the random numbers of the first episode that `run_episodes`
     plays with the same `seed`, however many environments it has; so it is that episode, unless a policy's
     numbers are rounded otherwise in a larger batch, or the environment is random beyond its seed. `task`
-    is an id, a factory or a `Task`. After `max_steps`, `max_seconds` or 256 MiB of compressed changes the
+    is an id, a factory or a `Task`. After `max_steps`, `max_seconds` or 256 MiB of compressed states the
     rest is cut off, and the info says so. `about` are further fields of `ReplayInfo`, e.g. simulation and
     epoch. `PolicyError` where the policy does not fit. The process's generators are left as they were.
     """
@@ -87,7 +86,7 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
             judged=tuple(judged.tolist()),
             **about,
         )
-        return Replay(info, {**scene.tracks(), **story.tracks()})
+        return Replay(info, scene.recorder.finish())
 
 
 class _Enough(Exception):  # noqa: N818  # nothing went wrong
@@ -102,7 +101,6 @@ class _Story:
         self.num_steps = 0
         self.ended: Ending = "cut"
         self.returns = np.zeros(num_agents)
-        self._encoders: dict[str, TrackEncoder] = {}
 
     def __call__(
         self, rows: slice, before: ObsArrays, actions: np.ndarray, result: StepResult
@@ -111,25 +109,16 @@ class _Story:
         del rows, before  # there is one environment, and the scene looks at it
         self.num_steps += 1
         self._scene.after_step(actions)
+        recorder = self._scene.recorder
         rewards = np.where(result.valid, result.rewards, 0).astype(np.float32)
         self.returns += rewards
         for name, array in (("actions", actions), ("rewards", rewards), ("valid", result.valid)):
-            if name not in self._encoders:
-                self._encoders[name] = TrackEncoder(array.dtype, array.shape)
-            self._encoders[name].append(array)
+            recorder.append(name, array)
         if result.starts.all():
             terminated = result.terminated[result.valid].all()
             self.ended = "terminated" if terminated else "truncated"
-        elif self.num_steps >= self._max_steps or self._compressed_bytes() >= _MAX_BYTES:
+        elif self.num_steps >= self._max_steps or recorder.compressed_bytes >= _MAX_BYTES:
             raise _Enough
-
-    def _compressed_bytes(self) -> int:
-        own = sum(encoder.compressed_bytes for encoder in self._encoders.values())
-        return own + self._scene.compressed_bytes
-
-    def tracks(self) -> dict[str, Any]:
-        """Actions, rewards and who was there."""
-        return {name: encoder.finish() for name, encoder in self._encoders.items()}
 
 
 def _plain(kwargs: dict[str, Any]) -> dict[str, Any] | None:

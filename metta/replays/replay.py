@@ -11,7 +11,7 @@ import numpy as np
 from metta.envs.grid.layout import Cell
 from metta.envs.grid.render import WorldView
 from metta.errors import UnsafeFileError
-from metta.replays.change_lists import MAX_FRAME_BYTES, Track, TrackReader
+from metta.replays.tracks import MAX_FRAME_BYTES, Track, TrackReader
 
 __all__ = ["MAX_TEXT_BYTES", "Ending", "Kind", "Replay", "ReplayInfo"]
 

@@ -6,7 +6,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,17 +14,9 @@ from metta.files import atomic_write
 from metta.replays.playback import caption_of, image_of, text_of
 from metta.replays.replay import Replay
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 __all__ = ["ENDINGS", "captioned_texts", "export_replay"]
 
 ENDINGS = (".mp4", ".gif", ".txt")
-_MAX_COLORS = 256
-_MAX_SAMPLES = 32
-"""Images that the colours of a gif are taken from, where there are more colours than it can have."""
-_MAX_SAMPLED = 2**25
-"""Pixels of all these images together; of larger ones every second pixel is taken, or every third."""
 _FPS = 10.0
 _MAX_SAID = 2000
 _TEXT_WIDTH = 80
@@ -121,20 +112,8 @@ def _write_gif(file: Path, replay: Replay, moments: range, fps: float, scale: in
         from PIL import Image
     except ImportError:
         raise MissingExtraError("pillow", "video", "writing gif files") from None
-    colors = _colors_of(replay, moments)
-    sample = None if colors is not None else _sampled_palette(replay, moments)
-
-    def drawn() -> Iterator["Image.Image"]:
-        for moment in moments:
-            image = image_of(replay, moment, scale=scale)
-            if colors is not None:
-                indexed = Image.fromarray(_indices(image, colors))
-                indexed.putpalette(_palette(colors))
-                yield indexed
-            else:
-                yield Image.fromarray(image).quantize(palette=sample, dither=Image.Dither.NONE)
-
-    images = drawn()
+    # Pillow gives each image the colours that suit it, exactly where they are no more than 256
+    images = (Image.fromarray(image_of(replay, moment, scale=scale)) for moment in moments)
     first = next(images)
     # times of a gif are hundredths of a second, and viewers slow down below two of them
     hundredths = max(2, round(100 / fps))
@@ -147,43 +126,3 @@ def _write_gif(file: Path, replay: Replay, moments: range, fps: float, scale: in
         loop=0,
         optimize=False,
     )
-
-
-def _colors_of(replay: Replay, moments: range) -> np.ndarray | None:
-    """``[C]`` uint32 colours of all images, sorted, as one number each; None: more than a gif can have."""
-    found = np.zeros(0, np.uint32)
-    for moment in moments:
-        found = np.union1d(found, _as_numbers(image_of(replay, moment, scale=1)))
-        if len(found) > _MAX_COLORS:
-            return None
-    return found
-
-
-def _as_numbers(image: np.ndarray) -> np.ndarray:
-    numbers = np.zeros(image.shape[:2], np.uint32)
-    for channel in range(3):
-        numbers <<= 8
-        numbers |= image[..., channel]
-    return numbers
-
-
-def _indices(image: np.ndarray, colors: np.ndarray) -> np.ndarray:
-    return np.searchsorted(colors, _as_numbers(image)).astype(np.uint8)
-
-
-def _palette(colors: np.ndarray) -> bytes:
-    parts = np.stack([colors >> 16, colors >> 8 & 255, colors & 255], axis=1)
-    return parts.astype(np.uint8).tobytes()
-
-
-def _sampled_palette(replay: Replay, moments: range) -> "Image":
-    """The colours that suit images from all over the episode best."""
-    from PIL import Image
-
-    step = -(-len(moments) // _MAX_SAMPLES)
-    chosen = []
-    for moment in moments[::step]:
-        pixels = image_of(replay, moment, scale=1).reshape(1, -1, 3)
-        stride = -(-pixels.shape[1] * len(moments[::step]) // _MAX_SAMPLED)
-        chosen.append(pixels[:, ::stride].copy())
-    return Image.fromarray(np.concatenate(chosen, axis=1)).quantize(_MAX_COLORS)

@@ -1,22 +1,42 @@
-"""One digest over all that a tensor file says: its manifest, and each tensor's name, type, shape, bytes."""
+"""Tensor files with a manifest, and one digest over all that they say.
+
+That is the manifest, and each tensor's name, type, shape and bytes.
+"""
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from metta.errors import UnsafeFileError
+from metta.files import atomic_write
 from metta.store.safe_read import DTYPES, OpenTensors, TensorPlace
+from metta.untrusted.json_files import parse_json
 
-__all__ = ["CONTENT_KEY", "sha256_of_tensors", "verify_content"]
+__all__ = ["CONTENT_KEY", "save_with_manifest", "sha256_of_tensors", "verify_content"]
 
 CONTENT_KEY = "content_sha256"
 """Where a manifest keeps the digest."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _BLOCK = 2**20
+
+
+def save_with_manifest(
+    path: str | os.PathLike[str], tensors: dict[str, Tensor], manifest: Mapping[str, Any]
+) -> Path:
+    """Write tensors and a manifest with their digest atomically; ValueError where a file takes them not."""
+    about = parse_json(json.dumps(manifest), allow_nan=True)  # what will be read is what counts
+    about[CONTENT_KEY] = sha256_of_tensors(about, tensors)
+    metadata = {"manifest": json.dumps(about)}
+    return atomic_write(
+        path, lambda target: safetensors.torch.save_file(tensors, target, metadata=metadata)
+    )
 
 
 def sha256_of_tensors(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

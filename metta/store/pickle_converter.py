@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from metta.errors import UnsafeFileError
 from metta.files import atomic_write
@@ -45,12 +44,8 @@ def convert_pickle(
             by_signal = f"its process ended by signal {-ended.returncode}"
             raise _refused(source, by_signal if ended.returncode < 0 or not said else said[-1])
         found = check_tensor_file(converted)  # what comes from such a process is not trusted either
-        atomic_write(target, lambda place: _copy(converted, place))
+        atomic_write(target, lambda place: shutil.copyfile(converted, place))
     return found
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)
 
 
 def _refused(source: str | os.PathLike[str], why: str) -> UnsafeFileError:

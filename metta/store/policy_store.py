@@ -27,7 +27,7 @@ from metta.store.checkpoints.listing import listing_anew, reading
 from metta.store.checkpoints.manifest import check_content, entry_of, read_manifest
 from metta.store.checkpoints.retention import best_first, best_of
 from metta.store.policies.file import FrozenPolicy, open_policy, read_policy_manifest, save_policy
-from metta.store.policies.held import HeldPolicy, spaces_of
+from metta.store.policies.rebuilding import HeldPolicy, spaces_of
 from metta.store.run_directory import RunDirectory
 from metta.store.wandb_artifacts import download_policy
 from metta.untrusted.paths import NAME, check_name, path_of, plain_path, safe_join

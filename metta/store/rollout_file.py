@@ -1,19 +1,16 @@
 """Rollout files: safetensors columns with a JSON manifest, memory-mapped when they are read."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from metta.errors import RolloutError, UnsafeFileError
-from metta.files import atomic_write
 from metta.rollout import Rollout
-from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
+from metta.store.content_digest import CONTENT_KEY, save_with_manifest, verify_content
 from metta.store.safe_read import TensorFile, open_tensors, refuse_false_booleans
 from metta.untrusted.json_files import brief, parse_json
 
@@ -40,18 +37,10 @@ def save_rollout(path: str | os.PathLike[str], data: Mapping[str, Tensor]) -> Pa
         "columns": {name: list(column.shape) for name, column in data.items()},
         "source": getattr(data, "manifest", {}),
     }
-    tensors = _own_memory(data)
     try:
-        manifest = parse_json(
-            json.dumps(manifest), allow_nan=True
-        )  # what will be read is what counts
-        manifest[CONTENT_KEY] = sha256_of_tensors(manifest, tensors)
+        return save_with_manifest(path, _own_memory(data), manifest)
     except ValueError as error:
         raise RolloutError(f"the rollout cannot be saved as {str(path)!r}: {error}") from error
-    metadata = {"manifest": json.dumps(manifest)}
-    return atomic_write(
-        path, lambda target: safetensors.torch.save_file(tensors, target, metadata=metadata)
-    )
 
 
 def load_rollout(path: str | os.PathLike[str]) -> Rollout:

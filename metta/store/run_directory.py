@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from metta.errors import ConfigError, RunLockedError, UnsafeFileError
+from metta.file_locks import acquire_lock
 from metta.untrusted.json_files import brief, read_json
 from metta.untrusted.paths import safe_join
 
@@ -128,11 +129,6 @@ class RunDirectory:
         return self._inside("tensorboard")
 
     @property
-    def wandb_dir(self) -> Path:
-        """Weights & Biases' files."""
-        return self._inside("wandb")
-
-    @property
     def lock_file(self) -> Path:
         """Held open by the trainer at work; it stays behind, and means nothing unless it is locked."""
         return self._inside("run.lock")
@@ -209,17 +205,23 @@ class RunDirectory:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._refuse_links()
             self._try_to_write()
-            # not inherited by the programs that this process starts: a worker must not outlive the lock
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self.lock_file, flags, 0o644)
         except OSError as error:
             raise self._not_writable(error) from error
         try:
-            self._take(descriptor)
+            # not inherited by the programs that this process starts: a worker must not outlive the lock
+            self._descriptor = acquire_lock(self.lock_file)
+        except BlockingIOError as error:
+            raise RunLockedError(
+                f"{str(self.path)!r} is in use by another trainer: {self._holder()}; wait until it ends, "
+                "or choose another run directory"
+            ) from error
+        except OSError as error:
+            raise self._not_locked(error) from error
+        try:
+            self._sign(self._descriptor)
         except BaseException:
-            os.close(descriptor)
+            self.release()
             raise
-        self._descriptor = descriptor
 
     @contextlib.contextmanager
     def setting_up(self) -> Iterator[None]:
@@ -257,16 +259,8 @@ class RunDirectory:
                     if (found := Path(place) / name).is_symlink():
                         self._inside(str(found.relative_to(self.path)))
 
-    def _take(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunLockedError(
-                f"{str(self.path)!r} is in use by another trainer: {self._holder()}; wait until it ends, "
-                "or choose another run directory"
-            ) from error
-        except OSError as error:
-            raise self._not_locked(error) from error
+    def _sign(self, descriptor: int) -> None:
+        """Say in the lock file who holds it."""
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         about = {"pid": os.getpid(), "started": started, "host": socket.gethostname()}
         try:

@@ -11,11 +11,11 @@ import pickle
 import re
 import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metta.errors import UnsafeFileError
+from metta.nested import leaves
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,9 +38,9 @@ def main(part: str = "") -> int:
     _limit(os.fstat(0).st_size)
     try:
         loaded = torch.load(sys.stdin.buffer, map_location="cpu", weights_only=True)
-        tensors = dict(flatten(_part_of(loaded, part)))
-        if not 0 < len(tensors) <= _MAX_TENSORS:
-            raise UnsafeFileError(f"it holds {len(tensors)} tensors")
+        tensors = flatten(_part_of(loaded, part))
+        if not tensors:
+            raise UnsafeFileError("it holds 0 tensors")
         sys.stdout.buffer.write(safetensors.torch.save(tensors))
         sys.stdout.buffer.flush()
     except Exception as error:  # noqa: BLE001  # a hostile file may raise anything
@@ -49,26 +49,24 @@ def main(part: str = "") -> int:
     return 0
 
 
-def flatten(tree: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, "Tensor"]]:
+def flatten(tree: Any) -> dict[str, "Tensor"]:
     """Every tensor of nested mappings and sequences, with dotted names and memory of its own."""
     import torch
 
-    if isinstance(tree, torch.Tensor):
-        yield name or "tensor", _plain(tree, name)
-    elif isinstance(tree, dict | list | tuple) and depth < _MAX_DEPTH:
-        items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        seen: set[str] = set()
-        for key, item in items:
-            for path, tensor in flatten(item, f"{name}.{key}" if name else str(key), depth + 1):
-                if path in seen:
-                    raise UnsafeFileError(f"two of its tensors would be called {path!r}")
-                seen.add(path)
-                yield path, tensor
-    else:
-        raise UnsafeFileError(
-            f"{name or 'its content'!r} is no tensor, but of the type {type(tree).__name__}; where only a "
-            "part of the file is tensors, name it: --part NAME"
-        )
+    found: dict[str, Tensor] = {}
+    for path, leaf in leaves(tree, max_depth=_MAX_DEPTH):
+        name = ".".join(map(str, path)) or "tensor"
+        if not isinstance(leaf, torch.Tensor):
+            raise UnsafeFileError(
+                f"{name if path else 'its content'!r} is no tensor, but of the type "
+                f"{type(leaf).__name__}; where only a part of the file is tensors, name it: --part NAME"
+            )
+        if name in found:
+            raise UnsafeFileError(f"two of its tensors would be called {name!r}")
+        if len(found) == _MAX_TENSORS:
+            raise UnsafeFileError(f"it holds more than {_MAX_TENSORS} tensors")
+        found[name] = _plain(leaf, name)
+    return found
 
 
 def _plain(tensor: "Tensor", name: str) -> "Tensor":

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple, Protocol
 
 from metta.errors import MissingExtraError, PolicyError, UnsafeFileError
 from metta.files import make_durable, make_folders, rename
+from metta.private_folders import cache_root
 from metta.store.checkpoints.manifest import POLICY_FILE
 from metta.store.policies.file import read_policy_manifest
 from metta.untrusted.files import open_regular
 from metta.untrusted.json_files import brief
 from metta.untrusted.paths import NAME
 
-__all__ = ["MAX_BYTES", "ArtifactApi", "default_cache", "download_policy", "open_api"]
+__all__ = ["MAX_BYTES", "ArtifactApi", "download_policy", "open_api"]
 
 MAX_BYTES = 4 * 2**30
 """Largest policy file that is downloaded."""
@@ -60,7 +61,7 @@ def download_policy(
     extra `wandb`; without network or login it is a `PolicyError`.
     """
     address = _parse(uri)
-    root = default_cache() if cache is None else Path(cache)
+    root = cache_root() / "wandb" if cache is None else Path(cache)
     known = _place(root, address, address.version)
     if _VERSION.fullmatch(address.version) and known.is_file():
         return known
@@ -77,7 +78,7 @@ def download_policy(
             _fetch(uri, found, name, target)
         except OSError as error:
             raise PolicyError(
-                f"{uri!r} cannot be kept in {str(root)!r}: {error}; XDG_CACHE_HOME names another folder"
+                f"{uri!r} cannot be kept in {str(root)!r}: {error}; METTA_CACHE_DIR names another folder"
             ) from error
     return target
 
@@ -90,12 +91,6 @@ def open_api() -> ArtifactApi:
         raise MissingExtraError("wandb", "wandb", "a policy of Weights & Biases") from error
     api: ArtifactApi = wandb.Api(timeout=_SECONDS)
     return api
-
-
-def default_cache() -> Path:
-    """Where downloads of this user are kept: ``$XDG_CACHE_HOME/metta/wandb``, else below ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "metta" / "wandb"
 
 
 def _parse(uri: str) -> _Address:

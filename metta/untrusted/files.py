@@ -6,12 +6,12 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader, TextIOWrapper
+from io import BufferedReader
 from pathlib import Path
 
 from metta.errors import UnsafeFileError
 
-__all__ = ["open_regular", "open_text", "read_bounded", "refuse_code", "sha256_in"]
+__all__ = ["open_regular", "read_bounded", "refuse_code", "sha256_in"]
 
 _HEAD, _TAIL = 16 * 2**10, 66 * 2**10
 _MAGICS = {
@@ -77,13 +77,6 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
             f"{os.fspath(path)!r} is larger than {max_bytes:,} bytes, and is not read"
         )
     return content
-
-
-@contextmanager
-def open_text(path: str | os.PathLike[str]) -> Iterator[TextIOWrapper]:
-    """A regular file as UTF-8 text, with its line ends as they are."""
-    with open_regular(path) as (stream, _):
-        yield TextIOWrapper(stream, encoding="utf-8", newline="")
 
 
 def sha256_in(stream: BufferedReader) -> str:

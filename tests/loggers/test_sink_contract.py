@@ -39,11 +39,6 @@ def test_a_sink_opens_again_when_it_is_written_to_after_close(kind: str, tmp_pat
         sink.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_sink_has_a_name_when_it_is_asked(kind: str, tmp_path: Path) -> None:
-    assert make_sink(kind, tmp_path).name.isidentifier()
-
-
 def test_heavy_packages_stay_unloaded_when_the_loggers_are_imported() -> None:
     heavy = "[m for m in ('torch', 'wandb', 'tensorboard', 'rich') if m in sys.modules]"
     code = f"import sys, metta.loggers\nprint({heavy})"

@@ -301,11 +301,11 @@ def test_a_recording_is_cut_when_it_has_too_many_bytes(
 ) -> None:
     policy = policy_for(task)
     whole = record_episode(policy, task, max_steps=60)
-    size = sum(track.compressed_bytes for track in whole.tracks.values())
+    size = sum(len(track.content) for track in whole.tracks.values())
     monkeypatch.setattr(recording, "_MAX_BYTES", size // 4 if task is Noisy else 1)
     cut = record_episode(policy, task, max_steps=60)
     assert cut.info.ended == "cut"
     assert 1 <= cut.info.num_steps < whole.info.num_steps
     if task is Noisy:
-        kept = sum(track.compressed_bytes for track in cut.tracks.values())
+        kept = sum(len(track.content) for track in cut.tracks.values())
         assert size // 4 <= kept < size // 2

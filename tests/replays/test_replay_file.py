@@ -1,11 +1,11 @@
 """Replay files: whole or absent, and data whoever made them."""
 
 import dataclasses
+import gzip
 import json
 import math
 import os
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from metta.agent.factory import make_policy
 from metta.envs.toy import CorridorEnv
 from metta.errors import UnsafeFileError
 from metta.replays import file as replay_file
-from metta.replays.change_lists import MAX_FRAME_BYTES, STREAMS, Track, encode_track
 from metta.replays.file import (
     list_replays,
     load_replay,
@@ -27,9 +26,11 @@ from metta.replays.file import (
     save_replay,
 )
 from metta.replays.replay import Replay, ReplayInfo
+from metta.replays.tracks import MAX_FRAME_BYTES, Track
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.train.run_config import EvaluationConfig
 from metta.train.train_config import AgentConfig
+from tests.replays.track_cases import encode_track
 
 STEPS, AGENTS = 6, 2
 
@@ -58,9 +59,7 @@ def made(kind: str = "grid", **more: Any) -> Replay:
         "returns": tuple(story["rewards"].sum(0).tolist()), "judged": (True, False), "seed": 3,
         "simulation": "training/x", "epoch": 2, "env_kwargs": {"a": [1, None]},
     }  # fmt: skip
-    unit = 3 if kind == "frames" else 1
-    tracks = {name: encode_track(arrays, unit) for name, arrays in states.items()}
-    tracks |= {name: encode_track(arrays) for name, arrays in story.items()}
+    tracks = {name: encode_track(arrays) for name, arrays in {**states, **story}.items()}
     return Replay(ReplayInfo(**{**info, **more}), tracks)
 
 
@@ -85,29 +84,28 @@ def test_everything_comes_back_when_a_replay_is_written_and_read(tmp_path: Path,
     assert [one.name for one in path.parent.iterdir()] == ["one.replay"]
 
 
-def test_any_reader_of_the_format_can_play_it_when_it_knows_json_and_deflate(
-    tmp_path: Path,
-) -> None:
+def test_any_reader_of_the_format_can_play_it_when_it_knows_json_and_gzip(tmp_path: Path) -> None:
     path = save_replay(tmp_path / "one.replay", made("text"))
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     about = json.loads(header["__metadata__"]["replay"])
-    assert (about["format"], about["format_version"]) == ("metta-replay", 1)
+    assert (about["format"], about["format_version"]) == ("metta-replay", 2)
     track = about["tracks"]["text"]
-    inflated = {}
-    for stream in ("first", "counts", "places", "values"):
-        begin, end = header[f"text/{stream}"]["data_offsets"]
-        inflated[stream] = zlib.decompress(content[8 + length + begin : 8 + length + end])
-    state, places, values = bytearray(inflated["first"]), 0, 0
-    for step in range(track["num_frames"] - 1):
-        count = int.from_bytes(inflated["counts"][4 * step : 4 * step + 4], "little")
-        place = 0
-        for _ in range(count):
-            place += int.from_bytes(inflated["places"][places : places + 4], "little")
-            state[place] = inflated["values"][values]
-            places, values = places + 4, values + 1
-    assert state.decode() == made("text").text(STEPS)
+    begin, end = header["text"]["data_offsets"]
+    differences = gzip.decompress(content[8 + length + begin : 8 + length + end])
+    state, size = bytearray(9), track["shape"][0]
+    for moment in range(track["num_frames"]):
+        for place in range(size):
+            state[place] ^= differences[moment * size + place]
+        assert state.decode() == made("text").text(moment)
+
+
+def test_the_version_is_named_when_a_file_is_of_the_first_format(tmp_path: Path) -> None:
+    path = save_replay(tmp_path / "one.replay", made())
+    old = rewritten(path, tmp_path / "old.replay", format_version=1)
+    with pytest.raises(UnsafeFileError, match=r"replay format 1, .* reads 2; .*record it again"):
+        load_replay(old)
 
 
 def test_the_old_file_stays_when_writing_fails(
@@ -172,7 +170,7 @@ def rewritten(path: Path, target: Path, **changes: Any) -> Path:
     "changes",
     [
         {"format": "else"},
-        {"format_version": 2},
+        {"format_version": 3},
         {"more": 1},
         {"tracks": []},
         {"tracks__cells__shape": [2**30, 2**30]},
@@ -180,8 +178,7 @@ def rewritten(path: Path, target: Path, **changes: Any) -> Path:
         {"tracks__cells__shape": "ab"},
         {"tracks__cells__dtype": "object"},
         {"tracks__cells__num_frames": 1_000_001},
-        {"tracks__cells__num_changes": 2**40},
-        {"tracks__cells__num_changes": 1},
+        {"tracks__cells__num_frames": STEPS},
         {"tracks__cells__more": 1},
         {"tracks__agents__dtype": "float32"},
         {"tracks__rewards__shape": [1, 2]},
@@ -236,9 +233,8 @@ def test_other_files_are_told_apart_when_they_are_no_replays(tmp_path: Path) -> 
 
 def test_a_bomb_is_refused_when_its_streams_inflate_to_more_than_they_say(tmp_path: Path) -> None:
     replay = made("text")
-    bomb = zlib.compress(bytes(2**24))
-    text = replay.tracks["text"]
-    replay.tracks["text"] = dataclasses.replace(text, streams={**text.streams, "first": bomb})
+    bomb = gzip.compress(bytes(2**24))
+    replay.tracks["text"] = dataclasses.replace(replay.tracks["text"], content=bomb)
     path = save_replay(tmp_path / "one.replay", replay)
     loaded = load_replay(path)
     with pytest.raises(UnsafeFileError):
@@ -272,9 +268,7 @@ def test_a_track_is_needed_when_the_kind_says_so() -> None:
 def zeros(num_frames: int, shape: tuple[int, ...], dtype: str = "uint8") -> Track:
     """A track of nothing; only its numbers are looked at."""
     size = np.dtype(dtype).itemsize * math.prod(shape)
-    contents = (bytes(size), bytes(4 * (num_frames - 1)), b"", b"")
-    streams = dict(zip(STREAMS, map(zlib.compress, contents), strict=True))
-    return Track(dtype, shape, 1, num_frames, 0, streams)
+    return Track(dtype, shape, num_frames, gzip.compress(bytes(size * num_frames)))
 
 
 def test_a_replay_is_refused_when_its_tracks_are_too_large_together() -> None:
@@ -323,7 +317,7 @@ def test_a_replay_is_not_written_when_it_would_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = made()
-    size = sum(track.compressed_bytes for track in replay.tracks.values())
+    size = sum(len(track.content) for track in replay.tracks.values())
     monkeypatch.setattr(replay_file, "MAX_FILE_BYTES", size)
     path = save_replay(tmp_path / "one.replay", replay)
     assert judged(path)

@@ -12,11 +12,10 @@ import pytest
 from PIL import Image
 
 from metta.errors import ConfigError, EnvError, MissingExtraError
-from metta.replays import video
-from metta.replays.change_lists import encode_track
 from metta.replays.playback import half_blocks, image_of, shown_text, text_of
 from metta.replays.replay import Replay, ReplayInfo
 from metta.replays.video import captioned_texts, export_replay
+from tests.replays.track_cases import encode_track
 
 STEPS = 9
 
@@ -246,20 +245,3 @@ def test_an_image_is_refused_before_it_is_drawn_when_its_scale_makes_it_huge() -
 
 def test_lines_are_few_when_an_image_is_one_pixel_wide() -> None:
     assert len(half_blocks(np.zeros((100_000, 1, 3), np.uint8), 80).splitlines()) == 1000
-
-
-def test_colours_are_of_few_pixels_when_images_are_large(
-    film: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sampled, quantize = [], Image.Image.quantize
-
-    def counted(image: Image.Image, *arguments: Any, **options: Any) -> Image.Image:
-        sampled.append(image.width * image.height)
-        return quantize(image, *arguments, **options)
-
-    monkeypatch.setattr(video, "_MAX_SAMPLED", 37 * 51 * (STEPS + 1) // 3)
-    monkeypatch.setattr(Image.Image, "quantize", counted)
-    frames = read_gif(export_replay(film, tmp_path / "film.gif"))
-    assert sampled[0] <= 37 * 51 * (STEPS + 1) // 3 + STEPS + 1
-    for moment, (frame, _) in enumerate(frames):
-        assert np.abs(frame.astype(int) - film.frame(moment)).mean() < 25

@@ -11,7 +11,6 @@ from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
 from metta.envs.grid.render import WorldView, draw_rgb, draw_text
 from metta.errors import ConfigError
 from metta.replays.capture import GridScene
-from metta.replays.change_lists import encode_track
 from metta.replays.replay import Replay, ReplayInfo
 from metta.seeding import numpy_generator
 
@@ -66,12 +65,12 @@ def recorded(task: Task, seed: int, generator: np.random.Generator) -> tuple[Rep
         kind="grid", env="grid", num_agents=rows, num_steps=len(actions), ended="truncated",
         returns=tuple(rewards.tolist()), judged=(True,) * rows, seed=seed,
     )  # fmt: skip
-    story = {
-        "actions": encode_track(np.stack(actions)),
-        "rewards": encode_track(np.zeros((len(actions), rows), np.float32)),
-        "valid": encode_track(np.ones((len(actions), rows), bool)),
-    }
-    return Replay(info, {**scene.tracks(), **story}), views
+    for action in actions:
+        scene.recorder.append("actions", action)
+        scene.recorder.append("rewards", np.zeros(rows, np.float32))
+        scene.recorder.append("valid", np.ones(rows, bool))
+    scene.close()
+    return Replay(info, scene.recorder.finish()), views
 
 
 def stepped_again(task: Task, seed: int, replay: Replay) -> list[WorldView]:

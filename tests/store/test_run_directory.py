@@ -54,7 +54,6 @@ def test_every_place_lies_in_the_folder_when_it_is_asked_for(tmp_path: Path) -> 
         "replay_dir": "replays",
         "stats_dir": "stats",
         "tensorboard_dir": "tensorboard",
-        "wandb_dir": "wandb",
         "lock_file": "run.lock",
     }
     assert {name: getattr(run, name).name for name in expected} == expected

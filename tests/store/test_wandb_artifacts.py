@@ -16,7 +16,7 @@ from metta.errors import MissingExtraError, PolicyError
 from metta.store import wandb_artifacts
 from metta.store.policies.file import save_policy
 from metta.store.policy_store import PolicyStore, spaces_of
-from metta.store.wandb_artifacts import default_cache, download_policy, open_api
+from metta.store.wandb_artifacts import download_policy, open_api
 from metta.train.train_config import AgentConfig
 
 URI = "wandb://me/project/policy-1a2b:epoch_000004"
@@ -73,7 +73,7 @@ def test_a_policy_acts_when_it_is_named_by_its_artifact(
 ) -> None:
     service = Service({"policy.safetensors": content, "notes.txt": b"hello"})
     monkeypatch.setattr(wandb_artifacts, "open_api", lambda: service)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path / "cache"))
     record = PolicyStore(tmp_path).load(URI)
     assert record.policy is not None
     assert record.policy.parameter_hash() == POLICY.parameter_hash()
@@ -81,7 +81,7 @@ def test_a_policy_acts_when_it_is_named_by_its_artifact(
     assert metta.load_policy(URI).policy.parameter_hash() == POLICY.parameter_hash()
     assert set(service.asked) == {"me/project/policy-1a2b:epoch_000004"}
     assert service.downloads == 1
-    place = "metta/wandb/me/project/policy-1a2b/v3/policy.safetensors"
+    place = "wandb/me/project/policy-1a2b/v3/policy.safetensors"
     assert files_below(tmp_path / "cache") == [place]
     with pytest.raises(PolicyError, match="not the pinned file"):
         PolicyStore(tmp_path).find(URI, sha256="0" * 64)
@@ -193,13 +193,5 @@ def test_a_policy_error_names_the_folder_when_the_cache_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     service = Service({"policy.safetensors": content})
-    with pytest.raises(PolicyError, match="XDG_CACHE_HOME names another folder"):
+    with pytest.raises(PolicyError, match="METTA_CACHE_DIR names another folder"):
         download_policy(URI, cache=tmp_path / "file", api=service)
-
-
-def test_downloads_are_kept_below_the_home_folder_when_nothing_else_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_cache() == tmp_path / ".cache" / "metta" / "wandb"

@@ -69,11 +69,8 @@ def refuse_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["model.pt", "policy.safetensors", "manifest.json"])
-def test_code_is_refused_by_its_content_when_it_has_any_name(
-    tmp_path: Path, kind: str, name: str
-) -> None:
-    path = tmp_path / name
+def test_code_is_refused_by_its_content_when_it_has_another_name(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "policy.safetensors"
     path.write_bytes(KINDS[kind])
     with pytest.raises(UnsafeFileError, match="metta convert --i-trust-this-file") as caught:
         refuse_file(path)

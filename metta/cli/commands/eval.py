@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from metta.agent.policy_record import PolicyRecord
     from metta.curriculum import Task
     from metta.rl.evaluate.evaluator import PolicyEvaluator
-    from metta.store.policies.held import HeldPolicy
+    from metta.store.policies.rebuilding import HeldPolicy
     from metta.store.policy_store import PolicyStore
 
 __all__ = ["Row", "configure", "run"]

@@ -28,13 +28,12 @@ class AppendFile:
         self._descriptor: int | None = _open_regular(path)
         folder = path.parent.stat()
         self._folder = folder.st_dev, folder.st_ino
-        self.size = self._whole_size()
+        self.size = self._line_begin(os.fstat(self._descriptor).st_size)
         """Bytes of whole lines."""
         os.ftruncate(self._descriptor, self.size)
 
-    def _whole_size(self) -> int:
-        """Bytes up to and with the last line end."""
-        end = os.fstat(self._open).st_size
+    def _line_begin(self, end: int) -> int:
+        """Where the line begins that a place lies in: after the last line end before it."""
         while end > 0:
             begin = max(0, end - _BLOCK)
             newline = os.pread(self._open, end - begin, begin).rfind(b"\n")
@@ -45,17 +44,8 @@ class AppendFile:
 
     def last_line(self) -> bytes:
         """The last line with its end; empty where there is none."""
-        end = max(self.size - 1, 0)
-        line = b"\n" if self.size else b""
-        while end > 0:
-            begin = max(0, end - _BLOCK)
-            block = os.pread(self._open, end - begin, begin)
-            newline = block.rfind(b"\n")
-            line = block[newline + 1 :] + line
-            if newline >= 0:
-                break
-            end = begin
-        return line
+        begin = self._line_begin(self.size - 1)
+        return os.pread(self._open, self.size - begin, begin)
 
     def append(self, lines: bytes, at: int | None = None) -> int:
         """Write whole lines, all of them or, where it raises `OSError`, none; returns where they end.

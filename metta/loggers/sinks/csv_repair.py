@@ -1,6 +1,5 @@
 """A table of metrics follows the event log when a run continues; what only the table has is kept."""
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -26,27 +25,29 @@ def follow_log(path: Path, continuation: Continuation) -> str:
     """Bring a table in line with the rows of the log that count; returns what there is to tell.
 
     Of a log that is known to be whole, the rows replace those of the table. Otherwise rows up to the epoch
-    that only the table has are kept. Of a long log only the tail is compared, and the table is cut where
-    it first differs; a table that lacks older rows is written anew from as much of the log as that takes.
+    that only the table has are kept. Of a long log only the tail is compared; where the table lacks older
+    rows, as much of the log as that takes.
     """
     tail = continuation.tail
     if not path.exists() and tail.last is None:
         return ""
-    columns = columns_of(path)
-    begin = _begin_of_tail(path, columns, continuation)
-    if begin is None:
-        columns = columns if continuation.keeps_others else []
     there = columns_of(path)
+    begin = _begin_of_tail(path, there, continuation)
+    columns = there if begin is not None or continuation.keeps_others else []
     names = dict.fromkeys([*FIRST_COLUMNS, *columns])
     for cells in _merged(table_lines(path, there, begin), continuation, _Told()):
         names.update(dict.fromkeys(cells))
     wanted, told = list(names), _Told()
-    if begin is None or wanted != columns:
-        _write_anew(path, there, wanted, begin, continuation, told)
-    else:
-        old = list(table_lines(path, columns, begin))  # no more than the tail has
-        lines = (csv_line(cells, wanted) for cells in _merged(iter(old), continuation, told))
-        _mend(path, begin, lines)
+
+    def write(target: Path) -> None:
+        with target.open("wb") as new:
+            new.write(csv_line({name: name for name in wanted}, wanted))
+            if begin is not None:
+                new.writelines(_lines_before(path, there, wanted, begin))
+            old = table_lines(path, there, begin)
+            new.writelines(csv_line(one, wanted) for one in _merged(old, continuation, told))
+
+    atomic_write(path, write)
     return told.text()
 
 
@@ -73,26 +74,22 @@ class _Told:
 def _begin_of_tail(path: Path, columns: list[str], continuation: Continuation) -> int | None:
     """Where the lines begin that are compared with the tail of the log; None: with all of the log."""
     tail = continuation.tail
-    tail.reach(_last_epoch(path, columns))
+    tail.reach(next((epoch for _, epoch in _epochs_backwards(path, columns)), -1))
     if tail.is_whole or tail.first is None:
         return None
+    first, places = tail.first.epoch, _epochs_backwards(path, columns)
+    return next((end for end, epoch in places if epoch < first), None)
+
+
+def _epochs_backwards(path: Path, columns: list[str]) -> Iterator[tuple[int, int]]:
+    """Where each line ends that can be read, and its epoch, from the last one on."""
+    if not columns:
+        return
     with open_regular(path, follow_symlink=False) as (stream, size):
         for begin, line in lines_backwards(stream, size, path):
             key = parse_line(line, columns).key
-            if key is not None and key[0] < tail.first.epoch:
-                return begin + len(line)
-    return None
-
-
-def _last_epoch(path: Path, columns: list[str]) -> int:
-    """Of the last line that can be read; -1 where there is none."""
-    if columns:
-        with open_regular(path, follow_symlink=False) as (stream, size):
-            for _, line in lines_backwards(stream, size, path):
-                key = parse_line(line, columns).key
-                if key is not None:
-                    return key[0]
-    return -1
+            if key is not None:
+                yield begin + len(line), key[0]
 
 
 def _merged(
@@ -135,44 +132,9 @@ def _readable(old: Iterator[TableLine], epoch: int, told: _Told) -> Iterator[_Ke
             yield _KeyedLine(line.key, line.cells)
 
 
-def _write_anew(
-    path: Path,
-    columns: list[str],
-    wanted: list[str],
-    begin: int | None,
-    continuation: Continuation,
-    told: _Told,
-) -> None:
-    def write(target: Path) -> None:
-        with target.open("wb") as new:
-            new.write(csv_line({name: name for name in wanted}, wanted))
-            if begin is not None:
-                new.writelines(_lines_before(path, columns, wanted, begin))
-            old = table_lines(path, columns, begin)
-            new.writelines(csv_line(one, wanted) for one in _merged(old, continuation, told))
-
-    atomic_write(path, write)
-
-
 def _lines_before(path: Path, columns: list[str], wanted: list[str], end: int) -> Iterator[bytes]:
     with open_regular(path, follow_symlink=False) as (stream, _):
         stream.readline()
         while stream.tell() < end:
-            yield csv_line(parse_line(stream.readline(), columns).cells, wanted)
-
-
-def _mend(path: Path, begin: int, lines: Iterator[bytes]) -> None:
-    """Cut a file where it first differs from these lines, and write the others after it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with open(descriptor, "r+b") as file:  # noqa: PTH123  # a descriptor has no path
-        place = file.seek(begin)
-        for line in lines:
-            if file.read(len(line)) != line:
-                file.seek(place)
-                file.truncate()
-                file.write(line)
-                file.writelines(lines)
-            place = file.tell()
-        file.truncate(place)
-        file.flush()
-        os.fsync(file.fileno())
+            line = stream.readline()
+            yield line if wanted == columns else csv_line(parse_line(line, columns).cells, wanted)

@@ -157,11 +157,7 @@ def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_json(path: Path, data: Any) -> None:
     text = json.dumps(data, allow_nan=False)
-    write_durably(path, lambda target: _write_text(target, text))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
+    write_durably(path, lambda target: target.write_text(text))
 
 
 def free_path(root: Path, epoch: int) -> Path:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from metta.errors import NonFiniteError
+from metta.nested import leaves
 
-__all__ = ["FiniteSnapshot", "is_finite", "require_finite"]
+__all__ = ["FiniteSnapshot", "non_finite", "require_finite"]
 
 _CHECKED = ("policy", "optimizer", "collector")
 _LOSSES = "loss/"
@@ -31,7 +32,7 @@ def require_finite(snapshot: Mapping[str, Mapping[str, Any]], epoch: int) -> Fin
         is_loss = name.startswith(_LOSSES)
         if name not in _CHECKED and not is_loss:
             continue
-        for where, number in _numbers_in(part["state"], ""):
+        for where, number in _numbers_in(part["state"]):
             if is_finite(number) or (is_loss and isinstance(number, float)):
                 continue
             raise NonFiniteError(
@@ -51,13 +52,15 @@ def is_finite(number: Tensor | float) -> bool:
     return math.isfinite(number.sum().item()) or bool(number.isfinite().all())
 
 
-def _numbers_in(state: Any, where: str) -> Iterator[tuple[str, Tensor | float]]:
-    if isinstance(state, np.ndarray | np.generic):
-        if np.issubdtype(state.dtype, np.floating):
-            yield where, torch.from_numpy(np.atleast_1d(state))
-    elif isinstance(state, Tensor | float):
-        yield where, state
-    elif isinstance(state, Mapping | list | tuple):
-        items = state.items() if isinstance(state, Mapping) else enumerate(state)
-        for key, item in items:
-            yield from _numbers_in(item, f"{where}/{key}" if where else str(key))
+def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Names of the tensors with NaN or infinity in them."""
+    return [name for name, tensor in tensors.items() if not is_finite(tensor)]
+
+
+def _numbers_in(state: Any) -> Iterator[tuple[str, Tensor | float]]:
+    for path, leaf in leaves(state):
+        where = "/".join(map(str, path))
+        if isinstance(leaf, Tensor | float) and not isinstance(leaf, np.generic):
+            yield where, leaf
+        elif isinstance(leaf, np.ndarray | np.generic) and np.issubdtype(leaf.dtype, np.floating):
+            yield where, torch.from_numpy(np.atleast_1d(leaf))

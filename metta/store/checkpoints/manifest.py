@@ -60,11 +60,6 @@ class CheckpointEntry:
     """Which run wrote it; None where the writer did not say, as older versions of metta."""
 
     @property
-    def policy_file(self) -> Path:
-        """The policy alone."""
-        return self.path / POLICY_FILE
-
-    @property
     def score(self) -> float | None:
         """See `score_of`."""
         return score_of(self.metadata)

@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from metta.agent.policy import Policy
 from metta.errors import ConfigError, MissingExtraError, NonFiniteError, PolicyError, did_you_mean
 from metta.files import atomic_write
-from metta.store.checkpoints.finite_state import is_finite
+from metta.store.checkpoints.finite_state import non_finite
 from metta.store.exports.check import check_exported, example_inputs
 from metta.store.exports.graph import PolicyGraph
 
@@ -70,7 +70,7 @@ def export_policy(
         )
     if format == "onnx":
         _require_onnx()
-    broken = [name for name, value in policy.state_dict().items() if not is_finite(value)]
+    broken = non_finite(policy.state_dict())
     if broken:
         raise NonFiniteError(f"the policy is not exported: {broken} hold NaN or infinity")
     graph = PolicyGraph(policy, with_mask=_takes_masks(policy, action_mask))

@@ -7,7 +7,6 @@ spaces as text only; 2 adds ``spaces`` (both in full, null where they have no de
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,18 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from gymnasium import Space
 from torch import Tensor
 
 from metta.agent.networks.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.agent.policy import Policy
 from metta.errors import NonFiniteError, PolicyError, SpaceError, UnsafeFileError
-from metta.files import atomic_write
 from metta.secrets import scrub_all
 from metta.stateful import digest_of
-from metta.store.checkpoints.finite_state import is_finite
-from metta.store.content_digest import CONTENT_KEY, sha256_of_tensors, verify_content
+from metta.store.checkpoints.finite_state import non_finite
+from metta.store.content_digest import CONTENT_KEY, save_with_manifest, verify_content
 from metta.store.policies.spaces import describe_space
 from metta.store.safe_read import DTYPES, OpenTensors, open_tensors
 from metta.untrusted.json_files import brief, parse_json
@@ -70,7 +67,7 @@ def freeze_policy(policy: Policy, architecture: str | None = None) -> FrozenPoli
     `architecture` is its `architecture_hash`, for a caller who knows it already.
     """
     state = policy.state_dict()
-    broken = _not_finite(state)
+    broken = non_finite(state)
     if broken:
         raise NonFiniteError(f"the policy is not saved: {broken} hold NaN or infinity")
     description = {
@@ -105,18 +102,9 @@ def save_policy(
         "metadata": scrub_all(dict(metadata or {})),
     }
     try:
-        manifest = parse_json(
-            json.dumps(manifest), allow_nan=True
-        )  # what will be read is what counts
-        manifest[CONTENT_KEY] = sha256_of_tensors(manifest, frozen.tensors)
+        return save_with_manifest(path, frozen.tensors, manifest)
     except ValueError as error:
         raise PolicyError(f"the policy cannot be saved as {str(path)!r}: {error}") from error
-    return atomic_write(
-        path,
-        lambda target: safetensors.torch.save_file(
-            frozen.tensors, target, metadata={"manifest": json.dumps(manifest)}
-        ),
-    )
 
 
 @dataclass(frozen=True)
@@ -144,7 +132,7 @@ class OpenPolicy:
             tensors = self.tensors.load()
         except UnsafeFileError as error:
             raise PolicyError(str(error)) from error
-        broken = _not_finite(tensors)
+        broken = non_finite(tensors)
         if broken:
             raise PolicyError(
                 f"{str(self.path)!r} holds no usable policy: {brief(broken)} are NaN or infinite"
@@ -236,10 +224,6 @@ def _described_spaces(frozen: FrozenPolicy) -> dict[str, Any] | None:
     except SpaceError:
         return None
     return {"observation": observation, "action": action}
-
-
-def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    return [name for name, value in tensors.items() if not is_finite(value)]
 
 
 def _manifest_in(tensors: OpenTensors, source: Path) -> dict[str, Any]:

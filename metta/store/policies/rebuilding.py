@@ -1,15 +1,19 @@
-"""A policy out of its file alone: the spaces and settings in the manifest, then the weights."""
+"""A policy out of its file: spaces and settings of the manifest or an environment, then the weights."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from torch import nn
 
-from metta.agent.factory import build_network, make_policy
+from metta.agent.factory import as_policy, build_network, make_policy
 from metta.agent.policy import Policy
+from metta.agent.policy_record import PolicyRecord
+from metta.envs.factory import make_vec_env
 from metta.errors import ConfigError, PolicyError, SpaceError
 from metta.store.policies.file import OpenPolicy, put_weights
 from metta.store.policies.spaces import space_from
@@ -17,23 +21,63 @@ from metta.store.safe_read import DTYPES
 from metta.train.train_config import AgentConfig
 from metta.untrusted.json_files import brief
 
-__all__ = ["agent_settings", "rebuild_policy", "require_fit"]
+__all__ = ["HeldPolicy", "spaces_of"]
 
 _MAX_HIDDEN = 2**24
 Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
 
 
-def rebuild_policy(opened: OpenPolicy, policy: nn.Module | None = None) -> Policy:
-    """The policy of a file, with its weights; an own network is passed as `policy`, bare or wrapped.
+@dataclass(frozen=True)
+class HeldPolicy:
+    """A record, and the open file that its policy is read from."""
 
-    Everything that the file asks for is measured before memory is taken for it.
-    """
-    built = policy if isinstance(policy, Policy) else _built(opened, policy)
-    put_weights(opened, built)
-    return built
+    record: PolicyRecord
+    file: OpenPolicy
+
+    def load(self, env: Any = None, policy: nn.Module | None = None) -> PolicyRecord:
+        """The record with its policy; see `PolicyStore.load`."""
+        if env is None or isinstance(policy, Policy):
+            built = policy if isinstance(policy, Policy) else _built(self.file, policy)
+            put_weights(self.file, built)
+            self.record.policy = built
+            return self.record
+        built = self._build(env, policy)
+        try:
+            put_weights(self.file, built)
+        except PolicyError as error:
+            if policy is not None or self.record.metadata.get("agent"):
+                raise
+            raise PolicyError(
+                f"{error}; the file does not say how its network is built, so the default agent was "
+                "tried: pass yours as policy="
+            ) from error
+        self.record.policy = built
+        return self.record
+
+    def _build(self, env: Any, policy: nn.Module | None) -> Policy:
+        settings = self.record.metadata.get("agent") or {}
+        # the defaults where the file has no settings, which the weights then have to fit
+        config, needed = _agent_settings(self.file.path, settings), spaces_of(env)
+        if policy is not None:
+            return as_policy(policy, *needed, config, seed=0)
+        if settings:  # the default is small
+            _require_fit(self.file, config, needed)
+        return make_policy(*needed, config)
+
+
+def spaces_of(env: Any) -> Spaces:
+    """Observation and action space of one row of whatever names or is an environment."""
+    if isinstance(env, VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    if hasattr(env, "observation_space") and not isinstance(env, type):  # a class is a factory
+        return env.observation_space, env.action_space
+    made = make_vec_env(env)
+    made.close()
+    return made.observation_space, made.action_space
 
 
 def _built(opened: OpenPolicy, module: nn.Module | None) -> Policy:
+    """A policy as the file describes it; what it asks for is measured before memory is taken for it."""
     path, manifest = opened.path, opened.manifest
     if manifest.get("spaces") is None or manifest.get("agent") is None:
         raise PolicyError(
@@ -41,12 +85,12 @@ def _built(opened: OpenPolicy, module: nn.Module | None) -> Policy:
             "version, or they are too large or of a rare kind); pass policy=Policy(module, "
             "observation_space, action_space), or use PolicyStore(...).load(uri, env)"
         )
-    needed, config = _spaces(path, manifest["spaces"]), agent_settings(path, manifest["agent"])
+    needed, config = _spaces(path, manifest["spaces"]), _agent_settings(path, manifest["agent"])
     try:
         if module is not None:
             built = Policy(module, *needed, config)
         elif manifest["built_in"]:
-            require_fit(opened, config, needed)
+            _require_fit(opened, config, needed)
             built = make_policy(*needed, config)
         else:
             raise PolicyError(
@@ -68,7 +112,7 @@ def _spaces(path: Path, data: dict[str, Any]) -> Spaces:
         raise PolicyError(f"{str(path)!r} holds unusable spaces: {error}") from error
 
 
-def agent_settings(path: Path, settings: dict[str, Any]) -> AgentConfig:
+def _agent_settings(path: Path, settings: dict[str, Any]) -> AgentConfig:
     """Settings that a file has, as those of an agent; a `PolicyError` where they are none."""
     try:
         return AgentConfig(**settings)
@@ -78,7 +122,7 @@ def agent_settings(path: Path, settings: dict[str, Any]) -> AgentConfig:
         ) from error
 
 
-def require_fit(opened: OpenPolicy, config: AgentConfig, needed: Spaces) -> None:
+def _require_fit(opened: OpenPolicy, config: AgentConfig, needed: Spaces) -> None:
     """Refuse settings and spaces that ask for more memory than the file has weights."""
     shapes = opened.shapes
     numbers = sum(math.prod(shape) for shape in shapes)

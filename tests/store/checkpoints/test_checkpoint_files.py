@@ -127,7 +127,7 @@ def test_a_checkpoint_is_refused_when_it_could_not_be_read_again(
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0.0, 0.99])
 def test_a_checkpoint_error_names_the_file_when_it_is_cut(
     tmp_path: Path, name: str, share: float
 ) -> None:

@@ -1,9 +1,9 @@
-"""Change lists: what goes in comes out, to the bit, and nothing is taken in that cannot be."""
+"""Tracks: what goes in comes out, to the bit, and nothing is taken in that cannot be."""
 
 import dataclasses
+import gzip
 import itertools
 import tracemalloc
-import zlib
 from typing import Any
 
 import numpy as np
@@ -13,24 +13,23 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from metta.errors import UnsafeFileError
-from metta.replays.change_lists import (
+from metta.replays.tracks import (
     MAX_FRAME_BYTES,
     MAX_FRAMES,
     Track,
     TrackEncoder,
     TrackReader,
-    encode_track,
+    TrackRecorder,
 )
+from tests.replays.track_cases import encode_track
 
 DTYPES = ["bool", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64"]
-STREAMS = ("first", "counts", "places", "values")
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> tuple[np.ndarray, int]:
-    """Arrays over time that change a little from step to step, and a unit that divides them."""
-    unit = draw(st.integers(1, 3))
-    shape = (*draw(st.lists(st.integers(0, 4), max_size=2)), unit)
+def stories(draw: st.DrawFn) -> np.ndarray:
+    """Arrays over time that change a little from step to step."""
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     values = hnp.from_dtype(dtype, allow_nan=True, allow_infinity=True)
     arrays = [draw(hnp.arrays(dtype, shape, elements=values))]
@@ -39,15 +38,14 @@ def stories(draw: st.DrawFn) -> tuple[np.ndarray, int]:
         if array.size and draw(st.booleans()):
             array.reshape(-1)[draw(st.integers(0, array.size - 1))] = draw(values)
         arrays.append(array)
-    return np.stack(arrays), unit
+    return np.stack(arrays)
 
 
 @given(stories(), st.lists(st.integers(0, 100), max_size=5))
 def test_every_moment_comes_back_to_the_bit_when_it_is_asked_for(
-    story: tuple[np.ndarray, int], moments: list[int]
+    arrays: np.ndarray, moments: list[int]
 ) -> None:
-    arrays, unit = story
-    track = encode_track(arrays, unit)
+    track = encode_track(arrays)
     found = np.stack(list(track.frames()))
     assert (found.dtype, found.shape, found.tobytes()) == (
         arrays.dtype,
@@ -59,28 +57,26 @@ def test_every_moment_comes_back_to_the_bit_when_it_is_asked_for(
         assert reader.at(moment).tobytes() == arrays[moment].tobytes()
 
 
-def test_only_places_that_change_are_kept_when_a_step_is_encoded() -> None:
-    arrays = np.zeros((4, 2, 2, 3), np.uint8)
-    arrays[1:, 0, 1] = 1, 2, 3
-    arrays[3, 1, 0, 2] = 9
-    arrays[3, 1, 1] = 5
-    track = encode_track(arrays, unit=3)
-    inflated = {name: zlib.decompress(content) for name, content in track.streams.items()}
-    assert inflated == {
-        "first": bytes(12),
-        "counts": np.array([1, 0, 2], "<u4").tobytes(),
-        "places": np.array([1, 2, 1], "<u4").tobytes(),
-        "values": bytes([1, 2, 3, 0, 0, 9, 5, 5, 5]),
-    }
-    assert (track.num_changes, track.num_places, track.frame_bytes) == (3, 4, 12)
+def test_a_step_takes_next_to_nothing_when_little_changes() -> None:
+    arrays = np.random.default_rng(1).integers(0, 256, (1, 200, 200, 3)).astype(np.uint8)
+    arrays = arrays.repeat(50, axis=0)
+    arrays[25:, 0, 1] = 1, 2, 3
+    assert len(encode_track(arrays).content) < 1.1 * arrays[0].nbytes
 
 
-def test_nan_and_negative_zero_are_changes_when_bits_differ() -> None:
+def test_bits_come_back_when_numbers_are_nan_or_negative_zero() -> None:
     quiet, other = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)
     arrays = np.array([[0.0], [-0.0], [quiet], [quiet], [other]], np.float32)
-    track = encode_track(arrays)
-    assert track.num_changes == 3
-    assert np.stack(list(track.frames())).tobytes() == arrays.tobytes()
+    assert np.stack(list(encode_track(arrays).frames())).tobytes() == arrays.tobytes()
+
+
+def test_texts_come_back_when_a_later_one_needs_more_room() -> None:
+    recorder, texts = TrackRecorder(), [b"a", b"", b"b" * 300, b"c", b"d" * 1024, b"e" * 1025]
+    for text in texts:
+        recorder.append_text("text", text)
+    track = recorder.finish()["text"]
+    assert track.shape == (2048,)
+    assert [frame.tobytes().rstrip(b"\0") for frame in track.frames()] == texts
 
 
 def test_nothing_of_the_callers_is_kept_when_an_array_is_used_again() -> None:
@@ -150,7 +146,6 @@ def test_another_shape_is_refused_when_it_comes_later() -> None:
 
 
 GOOD = encode_track(np.arange(24, dtype=np.uint8).reshape(4, 6) // np.uint8(5))
-BOMB = zlib.compress(bytes(2**20))
 
 
 @pytest.mark.parametrize(
@@ -164,13 +159,10 @@ BOMB = zlib.compress(bytes(2**20))
         {"shape": (-6,)},
         {"shape": (True,)},
         {"shape": (6.0,)},
-        {"unit": 0},
-        {"unit": 4},
         {"num_frames": 0},
         {"num_frames": MAX_FRAMES + 1},
         {"num_frames": MAX_FRAMES},
-        {"num_changes": 19},
-        {"streams": {}},
+        {"content": b""},
         {"shape": (MAX_FRAME_BYTES,)},
     ],
     ids=lambda changes: "-".join(f"{k}={v}" for k, v in changes.items())[:40],
@@ -185,48 +177,39 @@ def playing(track: Track) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize(
     "content",
-    [BOMB, zlib.compress(b""), b"", b"\x78\x9c", zlib.compress(bytes([255] * 64))],
-    ids=["bomb", "empty", "nothing", "header", "large"],
+    [
+        gzip.compress(bytes(2**20)),
+        gzip.compress(b""),
+        b"\x1f\x8b",
+        b"no gzip at all",
+        GOOD.content[:-1],
+        GOOD.content[:-8] + bytes(8),
+        GOOD.content + b"more",
+    ],
+    ids=["bomb", "empty", "header", "other", "cut", "checksum", "longer"],
 )
-def test_a_stream_is_refused_when_it_is_not_what_was_announced(name: str, content: bytes) -> None:
+def test_a_track_is_refused_when_its_content_is_not_what_was_announced(content: bytes) -> None:
     with pytest.raises(UnsafeFileError):
-        playing(dataclasses.replace(GOOD, streams={**GOOD.streams, name: content}))
+        playing(dataclasses.replace(GOOD, content=content))
 
 
-def test_only_what_was_announced_is_inflated_when_a_stream_is_a_bomb() -> None:
-    track = dataclasses.replace(
-        GOOD, streams={**GOOD.streams, "first": zlib.compress(bytes(2**24))}
-    )
+def test_only_what_was_announced_is_decompressed_when_a_track_is_a_bomb() -> None:
+    track = dataclasses.replace(GOOD, content=gzip.compress(bytes(2**26)), num_frames=1)
     tracemalloc.start()
     with pytest.raises(UnsafeFileError, match="longer than its steps"):
-        TrackReader(dataclasses.replace(track, num_frames=1, num_changes=0))
+        TrackReader(track).at(0)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 2**20
 
 
-@pytest.mark.parametrize(
-    ("places", "match"),
-    [([0, 0], "twice"), ([5, 1], "do not exist"), ([2**32 - 1, 1], "do not exist")],
-)
-def test_changes_of_impossible_places_are_refused_when_they_are_played(
-    places: list[int], match: str
-) -> None:
-    two = encode_track(np.array([[0] * 6, [1, 1, 0, 0, 0, 0]], np.uint8))
-    streams = {**two.streams, "places": zlib.compress(np.array(places, "<u4").tobytes())}
-    with pytest.raises(UnsafeFileError, match=match):
-        playing(dataclasses.replace(two, streams=streams))
-
-
 def test_other_bytes_are_refused_when_a_track_is_of_booleans() -> None:
     track = encode_track(np.array([[True, False], [True, True]]))
-    for name in ("first", "values"):
-        wrong = zlib.compress(bytes([2] * (2 if name == "first" else 1)))
+    for content in (bytes([2, 0, 0, 0]), bytes([1, 0, 2, 0])):
         with pytest.raises(UnsafeFileError, match="booleans"):
-            playing(dataclasses.replace(track, streams={**track.streams, name: wrong}))
+            playing(dataclasses.replace(track, content=gzip.compress(content)))
 
 
 def test_the_size_so_far_is_known_when_arrays_go_on_coming() -> None:
@@ -235,5 +218,5 @@ def test_the_size_so_far_is_known_when_arrays_go_on_coming() -> None:
         encoder.append(generator.integers(0, 256, 100_000).astype(np.uint8))
         sizes.append(encoder.compressed_bytes)
     assert all(later - earlier > 50_000 for earlier, later in itertools.pairwise(sizes[1:]))
-    size = encoder.finish().compressed_bytes
+    size = len(encoder.finish().content)
     assert size - 100_000 < sizes[-1] <= size
