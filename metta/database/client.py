@@ -23,7 +23,7 @@ def _ask(
     """A question of `metta.database.queries` as a method, on a connection of its own."""
 
     @functools.wraps(question)
-    def ask(reader: "StatsReader", *arguments: P.args, **named: P.kwargs) -> Answer:
+    def ask(reader: "StatsReader", /, *arguments: P.args, **named: P.kwargs) -> Answer:
         with reader.connect() as connection:
             return question(connection, *arguments, **named)
 

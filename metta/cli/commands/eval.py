@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from metta.cli.options import add_output
 from metta.cli.tables import say, table
 from metta.errors import ConfigError, PolicyError
 from metta.untrusted.text import printable
@@ -75,9 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="record an episode of each simulation; `metta replay` plays it",
     )
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
