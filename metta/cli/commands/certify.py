@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shown(certificate: "Certificate") -> str:
-    lines = [certificate.promise]
+    lines = [certificate.support]
     width = max(map(len, certificate.components))
     for name in certificate.components:
         place = certificate.differences.get(name)

@@ -111,6 +111,9 @@ def _evaluate(
 
     from metta.rl.learn.numerics import threads_for
 
+    runs = [file.parent.name for file in Path(options.output).glob("*/config.yaml")]
+    if uri in runs and not Path(uri).exists():
+        raise PolicyError(f"{uri!r} is a run; name a policy of it: {uri}:best or {uri}:latest")
     with store.hold(uri) as held:
         record = held.record
         evaluator = _evaluator(record, options, store)
