@@ -69,9 +69,11 @@ def certify(
         for path in (whole, again, killed):
             path.mkdir()
             short.to_yaml(path / _CONFIG)
-        processes = [_start(whole), _start(again)]  # at the same time: neither looks at the other
-        _finish(whole, processes[0])
-        _finish(again, processes[1])
+        undisturbed = {run: _start(run) for run in (whole, again)}  # at the same time
+        for process in undisturbed.values():
+            process.wait()
+        for run, process in undisturbed.items():
+            _finish(run, process)
         reached = _train_and_kill(killed, kills, epochs, random.Random(seed))
         certificate = Certificate((whole / _SUPPORT).read_text(), epochs, reached)
         noise = _compare(whole, again)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from faults.zygote import Zygote
 from metta.cli.main import main
 from metta.store.checkpoints.files import list_checkpoints
-from metta.testing.zygote import Zygote
 from metta.train.train_config import TrainingConfig
 from tests.cli.killed_children import IN_A_WRITE, SET_UP, WORDS
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from faults.zygote import Child, Zygote
 from metta.cli.lost_console import surviving_a_lost_console
 from metta.cli.main import main
 from metta.loggers.events.history import metric_rows
 from metta.loggers.events.log import read_events
 from metta.store.checkpoints.files import read_newest_checkpoint
-from metta.testing.zygote import Child, Zygote
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = 10**9

@@ -63,9 +63,9 @@ class RunConditions:
     """Settings, the plan of the numbers and the machine under them: saved with a run, obeyed on resume.
 
     Threads and a driver that nobody chose are those that the run began with; `select_saved` is called
-    with the plan where that is another driver. Other settings are a `ConfigError`. Any other difference is an
-    `InexactResumeError`, or with `allow_inexact` a warning. A plan whose driver is ``auto`` is open until
-    `complete_plan`, which calls `select`.
+    with the plan where that is another driver. Other settings are a `ConfigError`. Any other difference
+    is an `InexactResumeError`, or with `allow_inexact` a warning. A plan whose driver is ``auto`` is open
+    until `complete_plan`, which calls `select`.
     """
 
     state_name = "conditions"
