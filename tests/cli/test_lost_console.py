@@ -60,7 +60,8 @@ def wait_for_rows(run: Path, number: int) -> None:
 
 
 def test_training_ends_well_when_no_stream_is_open(zygote: Zygote, tmp_path: Path) -> None:
-    assert start(zygote, tmp_path / "run", 320, console="closed").wait() == 0
+    env = "tests.cli.console_children:Talking-v0"
+    assert start(zygote, tmp_path / "run", 320, env=env, console="closed").wait() == 0
     assert_whole(tmp_path / "run", outcome="done", steps=320)
     # nothing that was printed has found its way into a file of the run
     assert (tmp_path / "run" / "config.yaml").read_text().startswith("experiment_name")
