@@ -10,11 +10,11 @@ from typing import Any
 
 from faults.training import train, trainer_of
 from faults.trial import OK, Trial
+from faults.zygote import Zygote
 from metta.stateful import StateRegistry
 from metta.store.checkpoints.files import read_checkpoint, write_checkpoint
 from metta.store.policies.file import freeze_policy
 from metta.testing.digests import compare_digests, read_digests
-from metta.testing.zygote import Zygote
 
 CONFIGS = [
     "mlp-normalised",

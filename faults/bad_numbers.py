@@ -17,11 +17,11 @@ import torch
 
 from faults.bad_number_sites import EPOCHS, SITES, Site
 from faults.trial import OK, Trial
+from faults.zygote import Zygote
 from metta.errors import MettaError
 from metta.loggers.events.history import metric_rows
 from metta.loggers.events.log import read_events
 from metta.store.checkpoints.files import Checkpoint, checkpoint_folders, read_checkpoint
-from metta.testing.zygote import Zygote
 
 _SKIPPED = "losses/skipped_steps"
 _LEARNER = ("policy", "optimizer")

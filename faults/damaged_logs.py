@@ -14,8 +14,8 @@ from pathlib import Path
 
 from faults.training import NOT_COMPARED, STEPS_PER_EPOCH, comparable_rows
 from faults.trial import OK, Trial
+from faults.zygote import Zygote
 from metta.errors import MettaError
-from metta.testing.zygote import Zygote
 
 LOG, TABLE = "events.jsonl", "metrics.csv"
 _LAST_EPOCH = 14

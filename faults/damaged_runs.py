@@ -20,12 +20,12 @@ from faults import training
 from faults.run_damage import Damage, all_damages
 from faults.training import DieAfter, comparable_rows
 from faults.trial import OK, Trial
+from faults.zygote import Zygote
 from metta.cli.main import main
 from metta.rl.clean_trainer import Trainer
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import read_newest_checkpoint
 from metta.store.checkpoints.late_scores import add_late_score
-from metta.testing.zygote import Zygote
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 

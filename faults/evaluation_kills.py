@@ -21,6 +21,7 @@ from faults.kills import look_at
 from faults.splits import compare_runs
 from faults.training import NOT_COMPARED, Phases, read_phase, trainer_of
 from faults.trial import OK, Trial
+from faults.zygote import Child, Zygote
 from metta.loggers.events.log import read_events
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.evaluation import EvaluationHook
@@ -30,7 +31,6 @@ from metta.store.checkpoints.owed_evaluations import OwedEvaluations
 from metta.store.policy_store import PolicyStore
 from metta.store.run_directory import RunDirectory
 from metta.testing.digests import DigestHook
-from metta.testing.zygote import Child, Zygote
 
 _POINTS = ("any instant", "policies wait", "a score arrives", "the end")
 _PACE_SECONDS = 0.4

@@ -14,9 +14,9 @@ from pathlib import Path
 from faults.splits import compare_runs
 from faults.training import CONFIGS, read_phase
 from faults.trial import OK, Trial
+from faults.zygote import Child, Zygote
 from metta.errors import MettaError
 from metta.store.checkpoints.files import read_newest_checkpoint
-from metta.testing.zygote import Child, Zygote
 
 _MAX_WAIT = 20.0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from faults import secret_doors as doors
 from faults.trial import OK, Trial
-from metta.testing.zygote import Zygote
+from faults.zygote import Zygote
 
 VARIABLES = [
     "PGPASSWORD", "DB_PASS", "DB_PASSWORD", "DB_PWD", "MYSQL_PWD", "MYSQL_ROOT_PASSWORD",

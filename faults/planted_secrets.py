@@ -12,7 +12,7 @@ from pathlib import Path
 from faults.planted_runs import RUNS
 from faults.secretive import digest
 from faults.trial import OK, Trial
-from metta.testing.zygote import Zygote
+from faults.zygote import Zygote
 
 SHAPES = {
     "plain": "{core}",

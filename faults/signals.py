@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults.trial import OK, Trial
+from faults.zygote import Child, Zygote
 from metta.cli.main import main
 from metta.errors import MettaError
 from metta.loggers.events.history import metric_rows
 from metta.loggers.events.log import read_events
 from metta.store.checkpoints.files import read_newest_checkpoint
-from metta.testing.zygote import Child, Zygote
 
 SETTINGS = ["CartPole-v1", "total_timesteps=100_000_000", "num_envs=4", "horizon=8", "hidden_size=8",
             "update_epochs=1", "num_minibatches=1", "eval_episodes=0", "checkpoint_interval=7",

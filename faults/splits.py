@@ -10,8 +10,8 @@ from pathlib import Path
 
 from faults.training import COMPILED, CONFIGS, EPOCHS, comparable_rows
 from faults.trial import OK, Trial
+from faults.zygote import Zygote
 from metta.testing.digests import compare_digests, read_digests
-from metta.testing.zygote import Zygote
 
 _COMPILING_SECONDS = 900.0
 """Until a run counts as stuck; the first of its kind may compile its update."""

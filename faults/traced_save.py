@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from faults import saved_run
-from metta.testing.zygote import Zygote
+from faults.zygote import Zygote
 
 _CALL = re.compile(r"(\w+)\((.*)")
 _PATIENCE = 20.0

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from faults.trial import OK, Trial
+from faults.zygote import Zygote
 from metta.envs.toy import NestedEnv
 from metta.envs.workers.worker_process import worker_context
 from metta.testing.fault_env import FaultEnv
-from metta.testing.zygote import Zygote
 
 MARKER = "METTA_TRAINER_KILLS"
 """An environment variable by which every process of a trial with its own fork server is known."""

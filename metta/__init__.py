@@ -1,4 +1,4 @@
-"""metta: PPO training whose every phase is a part you can hold in your hand.
+"""metta: PPO training with PyTorch, from one command to single parts.
 
     from metta import PPOTrainer
 

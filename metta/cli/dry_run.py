@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
-from metta.cli.tables import say
+from metta.cli.tables import say, shown_bytes
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.rl.collect.buffer import RolloutBuffer
@@ -84,10 +83,10 @@ def _memory_lines(config: TrainingConfig, env: VecEnv, policy: Policy) -> Iterat
     moments = 2 if optimizer.name != "sgd" else int(optimizer.momentum > 0)
     rollout = buffer_bytes(config, env, policy)
     total = rollout + (2 + moments) * weights
-    yield f"rollout:      {_size(rollout)}"
-    yield f"policy:       {parameters:,} parameters, {_size(weights)}, and as much for gradients"
-    yield f"optimizer:    {optimizer.name}, {_size(moments * weights)}"
-    yield f"memory:       {_size(total)}, without activations, environments and libraries"
+    yield f"rollout:      {shown_bytes(rollout)}"
+    yield f"policy:       {parameters:,} parameters, {shown_bytes(weights)}, and as much for gradients"
+    yield f"optimizer:    {optimizer.name}, {shown_bytes(moments * weights)}"
+    yield f"memory:       {shown_bytes(total)}, without activations, environments and libraries"
 
 
 def buffer_bytes(config: TrainingConfig, env: VecEnv, policy: Policy) -> int:
@@ -107,15 +106,5 @@ def buffer_bytes(config: TrainingConfig, env: VecEnv, policy: Policy) -> int:
 
 def _tensor_bytes(buffer: RolloutBuffer) -> int:
     parts: list[Any] = list(vars(buffer).values())
-    tensors = [part for part in parts if isinstance(part, Tensor)]
-    tensors += [t for part in parts if isinstance(part, dict) for t in part.values()]
-    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
+    parts += [inner for part in parts if isinstance(part, dict) for inner in part.values()]
+    return sum(part.nbytes for part in parts if isinstance(part, Tensor))

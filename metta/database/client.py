@@ -1,15 +1,33 @@
 """`StatsReader`: the reading side of `StatsClient`."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
 from metta.database import queries
 from metta.database.connection import OpenDatabase, database_errors
-from metta.database.migrations import check_version
+from metta.database.creation import check_version
 
 __all__ = ["StatsReader"]
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+
+
+def _ask(
+    question: Callable[Concatenate[Connection, P], Answer],
+) -> "Callable[Concatenate[StatsReader, P], Answer]":
+    """A question of `metta.database.queries` as a method, on a connection of its own."""
+
+    @functools.wraps(question)
+    def ask(reader: "StatsReader", /, *arguments: P.args, **named: P.kwargs) -> Answer:
+        with reader.connect() as connection:
+            return question(connection, *arguments, **named)
+
+    return ask
 
 
 class StatsReader(OpenDatabase):
@@ -37,62 +55,15 @@ class StatsReader(OpenDatabase):
         with database_errors(self._engine, "cannot read"), self._engine.connect() as connection:
             yield connection
 
-    def runs(self) -> list[queries.RunRecord]:
-        """All runs, in the order in which they began."""
-        with self.connect() as connection:
-            return queries.all_runs(connection)
-
-    def find_run(self, text: str) -> queries.RunRecord:
-        """The run of this id or name."""
-        with self.connect() as connection:
-            return queries.find_run(connection, text)
-
-    def metric_names(self, run: str) -> list[str]:
-        """Names of the metrics that a run has."""
-        with self.connect() as connection:
-            return queries.metric_names_of(connection, run)
-
-    def metric_curve(self, run: str, name: str) -> list[queries.MetricPoint]:
-        """A metric over the run's life."""
-        with self.connect() as connection:
-            return queries.metric_curve(connection, run, name)
-
-    def latest_metrics(self, run: str) -> dict[str, float]:
-        """The last value of every metric of a run."""
-        with self.connect() as connection:
-            return queries.latest_metrics(connection, run)
-
-    def episodes(self, run: str) -> list[queries.EpisodeRecord]:
-        """Episodes of a run."""
-        with self.connect() as connection:
-            return queries.episodes_of(connection, run)
-
-    def episode_means(self, run: str) -> list[queries.StatisticMean]:
-        """Mean of every statistic over the episodes of a run."""
-        with self.connect() as connection:
-            return queries.episode_means(connection, run)
-
-    def simulation_scores(self, run: str | None = None) -> list[queries.SimulationScore]:
-        """Scores by simulation, of one run or of all."""
-        with self.connect() as connection:
-            return queries.simulation_scores(connection, run)
-
-    def category_scores(self, run: str | None = None) -> list[queries.CategoryScore]:
-        """Scores by category, of one run or of all."""
-        with self.connect() as connection:
-            return queries.category_scores(connection, run)
-
-    def suite_scores(self, run: str | None = None) -> list[queries.SuiteScore]:
-        """Scores of whole evaluations, of one run or of all."""
-        with self.connect() as connection:
-            return queries.suite_scores(connection, run)
-
-    def policies(self, run: str | None = None) -> list[queries.PolicyEntry]:
-        """Policies that were saved, by one run or by all."""
-        with self.connect() as connection:
-            return queries.policies_of(connection, run)
-
-    def replays(self, run: str | None = None) -> list[queries.ReplayEntry]:
-        """Replays that were recorded, by one run or by all."""
-        with self.connect() as connection:
-            return queries.replays_of(connection, run)
+    runs = _ask(queries.all_runs)
+    find_run = _ask(queries.find_run)
+    metric_names = _ask(queries.metric_names_of)
+    metric_curve = _ask(queries.metric_curve)
+    latest_metrics = _ask(queries.latest_metrics)
+    episodes = _ask(queries.episodes_of)
+    episode_means = _ask(queries.episode_means)
+    simulation_scores = _ask(queries.simulation_scores)
+    category_scores = _ask(queries.category_scores)
+    suite_scores = _ask(queries.suite_scores)
+    policies = _ask(queries.policies_of)
+    replays = _ask(queries.replays_of)

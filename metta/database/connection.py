@@ -5,7 +5,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
@@ -105,12 +104,7 @@ class OpenDatabase:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -182,20 +176,13 @@ def database_errors(engine: Engine, purpose: str) -> Iterator[None]:
     try:
         yield
     except exc.DBAPIError as error:
-        about = f"{purpose} {shown(engine.url)}: {_reason(error)}"
-        if isinstance(error, exc.OperationalError | exc.InterfaceError) or _is_lost(error):
+        reason = scrub(" ".join(str(error.orig).split()))
+        about = f"{purpose} {shown(engine.url)}: {reason}"
+        is_away = isinstance(error, exc.OperationalError | exc.InterfaceError)
+        if is_away or error.connection_invalidated:  # some drivers tell it by another class
             raise DatabaseUnavailableError(about) from error
         raise DatabaseError(about) from error
     except sqlite3.OperationalError as error:  # of a connection without SQLAlchemy's wrapping
         raise DatabaseUnavailableError(f"{purpose} {shown(engine.url)}: {error}") from error
     except (exc.SQLAlchemyError, sqlite3.Error) as error:
         raise DatabaseError(f"{purpose} {shown(engine.url)}: {scrub(str(error))}") from error
-
-
-def _is_lost(error: exc.DBAPIError) -> bool:
-    """Whether the server went away, which some drivers tell by another class."""
-    return error.connection_invalidated
-
-
-def _reason(error: exc.DBAPIError) -> str:
-    return scrub(" ".join(str(error.orig).split()))

@@ -60,9 +60,10 @@ def export_query(connection: Connection, query: Select[Any], path: str | os.Path
         raise ConfigError(f"{str(target)!r} must end with {' or '.join(_KINDS)}")
     kinds = {column.name: _kind_of(column.type) for column in query.selected_columns}
     write = _write_csv if target.suffix == ".csv" else _write_parquet
-    counted = _Counter(_chunks(connection, query, kinds))
-    atomic_write(target, lambda temporary: write(temporary, kinds, counted))
-    return counted.num_rows
+    sizes: list[int] = []
+    chunks = _chunks(connection, query, kinds, sizes)
+    atomic_write(target, lambda temporary: write(temporary, kinds, chunks))
+    return sum(sizes)
 
 
 def _is_of_run(source: Any, name: str, run: str) -> Any:
@@ -74,19 +75,6 @@ def _is_of_run(source: Any, name: str, run: str) -> Any:
     raise DatabaseError(f"rows of {name!r} are of no run; export the whole table")
 
 
-class _Counter:
-    """Hands chunks on and counts their rows."""
-
-    def __init__(self, chunks: Iterable[Sequence[Sequence[Any]]]) -> None:
-        self.chunks = chunks
-        self.num_rows = 0
-
-    def __iter__(self) -> Iterator[Sequence[Sequence[Any]]]:
-        for chunk in self.chunks:
-            self.num_rows += len(chunk)
-            yield chunk
-
-
 def _kind_of(kind: Any) -> type:
     if isinstance(kind, JSON):
         return dict
@@ -96,8 +84,9 @@ def _kind_of(kind: Any) -> type:
 
 
 def _chunks(
-    connection: Connection, query: Select[Any], kinds: Mapping[str, type]
+    connection: Connection, query: Select[Any], kinds: Mapping[str, type], sizes: list[int]
 ) -> Iterator[Sequence[Sequence[Any]]]:
+    """Rows in chunks, whose sizes are added to `sizes`."""
     found = connection.execute(query, execution_options={"yield_per": _CHUNK})
     places = [place for place, kind in enumerate(kinds.values()) if kind is dict]
     for chunk in found.partitions():
@@ -105,6 +94,7 @@ def _chunks(
         for row in rows:
             for place in places:  # nested data is written as JSON
                 row[place] = None if row[place] is None else json.dumps(row[place])
+        sizes.append(len(rows))
         yield rows
 
 

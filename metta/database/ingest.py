@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Row, delete, select, update
 
 from metta.database.batch_writer import insert_absent, name_ids_of, names_in, write_events
 from metta.database.connection import OpenDatabase, database_errors, sqlite_path
+from metta.database.creation import create_tables
 from metta.database.log_reader import LogBatch, LogReader, Place
-from metta.database.migrations import migrate
 from metta.database.schema import METADATA, events, logs, runs
 from metta.errors import DatabaseError, DatabaseUnavailableError, EventLogError, MettaWarning
 
@@ -51,20 +51,20 @@ class Ingester(OpenDatabase):
 
     Each batch of lines is one transaction together with the place in the log that it reaches to: whatever
     is killed at whatever moment, nothing is lost or counted twice. Several may work at once. The database
-    is created, or brought to the newest schema, at first use.
+    is created at first use.
     """
 
     def __init__(self, url: str, *, wait_seconds: float = 30.0) -> None:
         super().__init__(url, writes=True, wait_seconds=wait_seconds)
         self._ready: tuple[int, int] | None = None
-        """Which database has the newest schema."""
+        """Which database has its tables."""
         self._seen: dict[Path, tuple[int, int, int]] = {}
 
     def prepare(self) -> None:
-        """Create the database's tables, or bring them to the newest schema; loading does so by itself."""
+        """Create the database's tables where there are none; loading does so by itself."""
         if self._ready is None or self._ready != self._identity():
             self._engine.dispose()
-            migrate(self._engine)
+            create_tables(self._engine)
             self._ready = self._identity()
 
     def ingest(self, log_path: str | os.PathLike[str]) -> IngestReport:

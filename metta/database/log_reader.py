@@ -5,7 +5,6 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from metta.database.event_rows import EventRows, rows_of
@@ -55,12 +54,7 @@ class LogReader:
     def __enter__(self) -> "LogReader":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     def identity(self) -> str | None:

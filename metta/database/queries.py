@@ -11,7 +11,6 @@ from metta.database.schema import (
     VIEWS,
     episode_values,
     episodes,
-    heartbeats,
     metric_names,
     metric_values,
     policies,
@@ -19,7 +18,6 @@ from metta.database.schema import (
     runs,
 )
 from metta.errors import DatabaseError, did_you_mean
-from metta.loggers.sink import MetricRow
 
 __all__ = [
     "CategoryScore",
@@ -36,11 +34,9 @@ __all__ = [
     "episode_means",
     "episodes_of",
     "find_run",
-    "heartbeat_times",
     "latest_metrics",
     "metric_curve",
     "metric_names_of",
-    "metric_rows_of",
     "policies_of",
     "replays_of",
     "simulation_scores",
@@ -232,29 +228,6 @@ def latest_metrics(connection: Connection, run: str) -> dict[str, float]:
     return {name: _nan(value) for name, value in found if name in present}
 
 
-def metric_rows_of(connection: Connection, run: str) -> list[MetricRow]:
-    """All rows of metrics of a run, as `metta.loggers.events.history.metric_rows` reads them from its log.
-
-    A row without any metric is in the log only.
-    """
-    query = (
-        select(
-            metric_values.c.sequence,
-            metric_values.c.epoch,
-            metric_values.c.agent_step,
-            metric_names.c.name,
-            metric_values.c.value,
-        )
-        .join(metric_names, metric_names.c.id == metric_values.c.name_id)
-        .where(metric_values.c.run_id == _id_of(connection, run))
-        .order_by(metric_values.c.epoch, metric_values.c.sequence)  # scores may come late
-    )
-    rows: dict[int, tuple[int, int, dict[str, float]]] = {}
-    for sequence, epoch, agent_step, name, value in connection.execute(query):
-        rows.setdefault(sequence, (agent_step, epoch, {}))[2][name] = _nan(value)
-    return [MetricRow(*row) for row in rows.values()]
-
-
 def episodes_of(connection: Connection, run: str) -> list[EpisodeRecord]:
     """Episodes of a run in the order in which they were recorded."""
     columns = "start_epoch", "epoch", "episode_return", "episode_length"
@@ -311,12 +284,6 @@ def policies_of(connection: Connection, run: str | None = None) -> list[PolicyEn
 def replays_of(connection: Connection, run: str | None = None) -> list[ReplayEntry]:
     """Replays that were recorded, by one run or by all."""
     return [ReplayEntry(**row) for row in _entries(connection, replays, run)]
-
-
-def heartbeat_times(connection: Connection, run: str) -> list[float]:
-    """When a run showed that it was alive."""
-    query = select(heartbeats.c.time).where(heartbeats.c.run_id == _id_of(connection, run))
-    return list(connection.execute(query.order_by(heartbeats.c.sequence)).scalars())
 
 
 def _id_of(connection: Connection, run: str) -> int:

@@ -51,23 +51,14 @@ METADATA = MetaData()
 """All tables."""
 
 
-def _event_table(name: str, *columns: Column[Any], keys: tuple[str, ...] = ()) -> Table:
-    """A table of rows that name their event; `keys` tell rows of one event apart."""
-    extra = [column for column in columns if column.name in keys]
-    rest = [column for column in columns if column.name not in keys]
-    return Table(
-        name,
-        METADATA,
-        Column("run_id", Integer, primary_key=True, autoincrement=False),
-        Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-        *extra,
-        *rest,
-        sqlite_with_rowid=False,
-    )
-
-
 def _key(name: str, kind: Any) -> Column[Any]:
     return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _event_table(name: str, *columns: Column[Any]) -> Table:
+    """A table of rows that name their event; further keys tell rows of one event apart."""
+    event = _key("run_id", Integer), _key("sequence", BigInteger)
+    return Table(name, METADATA, *event, *columns, sqlite_with_rowid=False)
 
 
 schema_version = Table("schema_version", METADATA, _key("version", Integer))
@@ -92,7 +83,7 @@ runs = Table(
     Column("run", Text, nullable=False, unique=True),
     Column("name", Text, nullable=False),
     Column("attributes", JSON, nullable=False),
-    Column("starts", Integer, nullable=False, server_default="0"),
+    Column("starts", Integer, nullable=False),
     Column("started", Double),
     Column("ended", Double),
     Column("outcome", Text),
@@ -150,7 +141,6 @@ episodes = _event_table(
     Column("epoch", BigInteger),
     Column("episode_return", Double),
     Column("episode_length", Double),
-    keys=("number",),
 )
 """Episodes that ended in epochs ``start_epoch <= e < epoch``, numbered from 0 within their event."""
 
@@ -160,7 +150,6 @@ episode_values = _event_table(
     _key("number", Integer),
     Column("epoch", BigInteger),
     Column("value", Double),
-    keys=("name_id", "number"),
 )
 """Other statistics of episodes; `number` is the place in the list, which is the episode's own where every
 episode of the event reported the statistic."""
@@ -190,7 +179,6 @@ simulation_scores = _event_table(
     Column("epoch", BigInteger, nullable=False),
     Column("category", Text, nullable=False),
     Column("score", Double),
-    keys=("simulation",),
 )
 """Scores of an evaluation; a simulation is named ``category/simulation``."""
 
@@ -201,7 +189,6 @@ simulation_episodes = _event_table(
     Column("epoch", BigInteger, nullable=False),
     Column("episode_return", Double),
     Column("episode_length", Double),
-    keys=("simulation", "number"),
 )
 """Episodes of an evaluation, numbered from 0 in the order in which they started."""
 
@@ -213,7 +200,6 @@ agent_values = _event_table(
     _key("name_id", Integer),
     Column("epoch", BigInteger, nullable=False),
     Column("value", Double),
-    keys=("simulation", "number", "agent", "name_id"),
 )
 """What each agent came to in an episode of an evaluation: its return, its length, and what the environment
 said of it (``env/...``)."""

@@ -207,7 +207,7 @@ class PPOTrainer:
         if self._calls_to_skip:
             self._calls_to_skip -= 1
             return self._nothing_left()
-        self.components.conditions.settle(total)
+        self.components.conditions.complete_plan(total)
         if not self._continues_call and total > 0:
             state.first_step, state.train_call = state.agent_step, state.train_call + 1
         self._continues_call = False

@@ -133,7 +133,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     )
     conditions = _conditions(config, ppo, collector, losses)
     conditions.settings = plain_settings(config, "trainer.") | _loss_settings(losses)
-    ppo.before_update = conditions.settle
+    ppo.before_update = conditions.complete_plan
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state
@@ -178,8 +178,8 @@ def _conditions(
     return RunConditions(
         plan,
         are_set=are_set,
-        adopt=choice.select_driver_of_plan,
-        choose=choice.select_driver_for_run,
+        select_saved=choice.select_driver_of_plan,
+        select=choice.select_driver_for_run,
         announce=announce,
     )
 

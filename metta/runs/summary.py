@@ -180,7 +180,7 @@ class _Tail:
 
 
 def last_score(metrics: Mapping[str, Any]) -> float | None:
-    """Mean of the categories' scores in a row of metrics; None where it has none."""
+    """Mean of the categories' scores in a record of metrics; None where it has none."""
     found = [_finite(v) for k, v in metrics.items() if _SCORE.fullmatch(k)]
     scores = [score for score in found if score is not None]
     return sum(scores) / len(scores) if scores else None

@@ -1,4 +1,4 @@
-"""For tests of set-ups built on metta: misbehaving environments, processes to kill, digests to compare."""
+"""For tests of set-ups built on metta: misbehaving environments, digests to compare, certificates."""
 
 from typing import TYPE_CHECKING
 
@@ -13,15 +13,12 @@ if TYPE_CHECKING:
         read_digests,
     )
     from metta.testing.fault_env import FaultEnv, InjectedFaultError
-    from metta.testing.zygote import Child, Zygote
 
 __all__ = [
     "Certificate",
-    "Child",
     "DigestHook",
     "FaultEnv",
     "InjectedFaultError",
-    "Zygote",
     "certify",
     "compare_digests",
     "first_difference",
@@ -32,11 +29,9 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Certificate": "metta.testing.certification",
-        "Child": "metta.testing.zygote",
         "DigestHook": "metta.testing.digests",
         "FaultEnv": "metta.testing.fault_env",
         "InjectedFaultError": "metta.testing.fault_env",
-        "Zygote": "metta.testing.zygote",
         "certify": "metta.testing.certification",
         "compare_digests": "metta.testing.digests",
         "first_difference": "metta.testing.digests",

@@ -28,6 +28,7 @@ from metta.train.train_config import TrainingConfig
 __all__ = ["Certificate", "certify"]
 
 _CONFIG, _DIGESTS, _LOG = "certified.yaml", "digests.jsonl", "output.txt"
+_SUPPORT = "support.txt"
 _KILLED = -9
 _HELD_SECONDS = 60.0
 
@@ -36,8 +37,8 @@ _HELD_SECONDS = 60.0
 class Certificate:
     """What came of it."""
 
-    promise: str
-    """What the environments' class lets one expect."""
+    support: str
+    """How environments are restored, and what a resumed run is like."""
     epochs: int
     kills: list[int]
     """For each kill, how many epochs were done."""
@@ -68,10 +69,13 @@ def certify(
         for path in (whole, again, killed):
             path.mkdir()
             short.to_yaml(path / _CONFIG)
-        _finish(whole)
-        _finish(again)
+        undisturbed = {run: _start(run) for run in (whole, again)}  # at the same time
+        for process in undisturbed.values():
+            process.wait()
+        for run, process in undisturbed.items():
+            _finish(run, process)
         reached = _train_and_kill(killed, kills, epochs, random.Random(seed))
-        certificate = Certificate(_promise(whole), epochs, reached)
+        certificate = Certificate((whole / _SUPPORT).read_text(), epochs, reached)
         noise = _compare(whole, again)
         if noise:
             certificate.noise = next(f"{name}: {place}" for name, place in noise.items())
@@ -103,8 +107,8 @@ def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
         )
 
 
-def _finish(folder: Path) -> None:
-    code = _start(folder).wait()
+def _finish(folder: Path, process: "subprocess.Popen[bytes]") -> None:
+    code = process.wait()
     if code != 0:
         last = (folder / _LOG).read_text(errors="replace").strip().splitlines()
         raise MettaError(
@@ -128,7 +132,7 @@ def _train_and_kill(
         process.kill()
         if process.wait() == _KILLED:
             reached.append(_epochs_done(folder))
-    _finish(folder)
+    _finish(folder, _start(folder))
     return reached
 
 
@@ -158,10 +162,6 @@ def _place(whole: Path, other: Path, epoch: int, name: str) -> str:
     return "" if place is None else f": {place.removeprefix('/state')}"
 
 
-def _promise(folder: Path) -> str:
-    return (folder / "promise.txt").read_text()
-
-
 class _HeldBack(TrainerHook):
     """Lets no epoch end after the given one, so that whoever kills the run is never too late."""
 
@@ -176,8 +176,8 @@ class _HeldBack(TrainerHook):
 def _train(folder: Path, last_epoch: int | None = None) -> None:
     config = TrainingConfig.from_yaml(folder / _CONFIG)
     with Trainer(config, run_dir=folder) as trainer:
-        promise = trainer.session.restore_support if trainer.session is not None else None
-        (folder / "promise.txt").write_text("" if promise is None else promise.describe())
+        support = trainer.session.restore_support if trainer.session is not None else None
+        (folder / _SUPPORT).write_text("" if support is None else support.describe())
         trainer.add_hook(DigestHook(folder / _DIGESTS))
         if last_epoch is not None:
             trainer.add_hook(_HeldBack(last_epoch))

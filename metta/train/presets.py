@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from metta.errors import ConfigError, did_you_mean
 from metta.train.settings import apply_settings
@@ -19,7 +20,6 @@ __all__ = [
     "lunar_lander_config",
     "medium_config",
     "pendulum_config",
-    "preset_for",
     "small_fast_config",
     "spread_config",
 ]
@@ -28,231 +28,213 @@ _ENV_ID = re.compile(r"-v\d+$|[:/]")
 """What only the id of an environment has: a version, a module or a namespace."""
 
 
+def _preset(name: str, base: TrainingConfig | None = None, **settings: Any) -> TrainingConfig:
+    return apply_settings(base or TrainingConfig(), {"experiment_name": name, **settings})
+
+
 def cartpole_config() -> TrainingConfig:
     """CartPole-v1: solved (475) well within 100k steps."""
-    return apply_settings(
-        TrainingConfig(experiment_name="cartpole"),
-        {
-            "env": "CartPole-v1",
-            "total_timesteps": 100_000,
-            "num_envs": 8,
-            "horizon": 128,
-            "update_epochs": 8,
-            "num_minibatches": 4,
-            "learning_rate": 2e-3,
-            "lr_schedule": "linear",
-            "gamma": 0.98,
-            "gae_lambda": 0.9,
-        },
+    return _preset(
+        "cartpole",
+        env="CartPole-v1",
+        total_timesteps=100_000,
+        num_envs=8,
+        horizon=128,
+        update_epochs=8,
+        num_minibatches=4,
+        learning_rate=2e-3,
+        lr_schedule="linear",
+        gamma=0.98,
+        gae_lambda=0.9,
     )
 
 
 def grid_config() -> TrainingConfig:
     """grid/gather: four agents learn to gather and deliver (20 and more each) within 400k steps."""
-    return apply_settings(
-        TrainingConfig(experiment_name="grid"),
-        {
-            "env": "grid/gather",
-            "total_timesteps": 400_000,
-            "num_envs": 32,
-            "horizon": 64,
-            "update_epochs": 4,
-            "num_minibatches": 8,
-            "learning_rate": 3e-3,
-            "lr_schedule": "linear",
-            "gamma": 0.98,
-            "gae_lambda": 0.9,
-            "ent_coef": 0.003,
-            "activation": "relu",
-            "replay_interval": 20,
-            "checkpoint_interval": 10,
-        },
+    return _preset(
+        "grid",
+        env="grid/gather",
+        total_timesteps=400_000,
+        num_envs=32,
+        horizon=64,
+        update_epochs=4,
+        num_minibatches=8,
+        learning_rate=3e-3,
+        lr_schedule="linear",
+        gamma=0.98,
+        gae_lambda=0.9,
+        ent_coef=0.003,
+        activation="relu",
+        replay_interval=20,
+        checkpoint_interval=10,
     )
 
 
 def spread_config() -> TrainingConfig:
     """pettingzoo:mpe2.simple_spread_v3: three agents learn to spread out (-20 each) within 300k steps."""
-    return apply_settings(
-        TrainingConfig(experiment_name="spread"),
-        {
-            "env": "pettingzoo:mpe2.simple_spread_v3",
-            "total_timesteps": 300_000,
-            "num_envs": 16,
-            "horizon": 50,
-            "update_epochs": 8,
-            "num_minibatches": 4,
-            "learning_rate": 1.5e-3,
-            "lr_schedule": "linear",
-            "gamma": 0.95,
-            "ent_coef": 0.005,
-            "normalize_returns": True,
-        },
+    return _preset(
+        "spread",
+        env="pettingzoo:mpe2.simple_spread_v3",
+        total_timesteps=300_000,
+        num_envs=16,
+        horizon=50,
+        update_epochs=8,
+        num_minibatches=4,
+        learning_rate=1.5e-3,
+        lr_schedule="linear",
+        gamma=0.95,
+        ent_coef=0.005,
+        normalize_returns=True,
     )
 
 
 def acrobot_config() -> TrainingConfig:
     """Acrobot-v1: -100 within 300k steps."""
-    return apply_settings(
-        TrainingConfig(experiment_name="acrobot"),
-        {
-            "env": "Acrobot-v1",
-            "total_timesteps": 300_000,
-            "num_envs": 16,
-            "horizon": 256,
-            "update_epochs": 4,
-            "num_minibatches": 16,
-            "learning_rate": 1e-3,
-            "lr_schedule": "linear",
-            "gae_lambda": 0.94,
-            "normalize_observations": True,
-        },
+    return _preset(
+        "acrobot",
+        env="Acrobot-v1",
+        total_timesteps=300_000,
+        num_envs=16,
+        horizon=256,
+        update_epochs=4,
+        num_minibatches=16,
+        learning_rate=1e-3,
+        lr_schedule="linear",
+        gae_lambda=0.94,
+        normalize_observations=True,
     )
 
 
 def lunar_lander_config() -> TrainingConfig:
     """LunarLander-v3: solved (200) within 1M steps."""
-    return apply_settings(
-        TrainingConfig(experiment_name="lunar_lander"),
-        {
-            "env": "LunarLander-v3",
-            "total_timesteps": 1_000_000,
-            "num_envs": 16,
-            "horizon": 512,
-            "update_epochs": 4,
-            "num_minibatches": 32,
-            "learning_rate": 1e-3,
-            "lr_schedule": "linear",
-            "gamma": 0.999,
-            "gae_lambda": 0.98,
-            "ent_coef": 0.01,
-            "ent_schedule": "linear",
-            "normalize_returns": True,
-        },
+    return _preset(
+        "lunar_lander",
+        env="LunarLander-v3",
+        total_timesteps=1_000_000,
+        num_envs=16,
+        horizon=512,
+        update_epochs=4,
+        num_minibatches=32,
+        learning_rate=1e-3,
+        lr_schedule="linear",
+        gamma=0.999,
+        gae_lambda=0.98,
+        ent_coef=0.01,
+        ent_schedule="linear",
+        normalize_returns=True,
     )
 
 
 def pendulum_config() -> TrainingConfig:
     """Pendulum-v1: -250 within 300k steps."""
-    return apply_settings(
-        TrainingConfig(experiment_name="pendulum"),
-        {
-            "env": "Pendulum-v1",
-            "total_timesteps": 300_000,
-            "num_envs": 8,
-            "horizon": 512,
-            "update_epochs": 10,
-            "num_minibatches": 32,
-            "learning_rate": 1e-3,
-            "lr_schedule": "linear",
-            "gamma": 0.9,
-            "normalize_returns": True,
-        },
+    return _preset(
+        "pendulum",
+        env="Pendulum-v1",
+        total_timesteps=300_000,
+        num_envs=8,
+        horizon=512,
+        update_epochs=10,
+        num_minibatches=32,
+        learning_rate=1e-3,
+        lr_schedule="linear",
+        gamma=0.9,
+        normalize_returns=True,
     )
 
 
 def small_fast_config() -> TrainingConfig:
     """CartPole-v1: a look at everything in a few seconds, not a solved task."""
-    return apply_settings(
-        TrainingConfig(experiment_name="small_fast"),
-        {
-            "env": "CartPole-v1",
-            "total_timesteps": 8_192,
-            "num_envs": 4,
-            "horizon": 64,
-            "update_epochs": 4,
-            "num_minibatches": 2,
-            "learning_rate": 2e-3,
-            "hidden_size": 32,
-            "gamma": 0.98,
-            "eval_episodes": 5,
-        },
+    return _preset(
+        "small_fast",
+        env="CartPole-v1",
+        total_timesteps=8_192,
+        num_envs=4,
+        horizon=64,
+        update_epochs=4,
+        num_minibatches=2,
+        learning_rate=2e-3,
+        hidden_size=32,
+        gamma=0.98,
+        eval_episodes=5,
     )
 
 
 def medium_config() -> TrainingConfig:
     """LunarLander-v3: a wider network and environments in two worker processes."""
-    return apply_settings(
+    return _preset(
+        "medium",
         lunar_lander_config(),
-        {
-            "experiment_name": "medium",
-            "hidden_size": 128,
-            "num_envs": 32,
-            "horizon": 256,
-            "num_workers": 2,
-            "num_groups": 2,
-        },
+        hidden_size=128,
+        num_envs=32,
+        horizon=256,
+        num_workers=2,
+        num_groups=2,
     )
 
 
 def large_distributed_config() -> TrainingConfig:
     """LunarLander-v3: 128 environments in eight worker processes, double-buffered, 10M steps."""
-    return apply_settings(
+    return _preset(
+        "large_distributed",
         lunar_lander_config(),
-        {
-            "experiment_name": "large_distributed",
-            "total_timesteps": 10_000_000,
-            "hidden_size": 256,
-            "num_envs": 128,
-            "horizon": 128,
-            "num_workers": 8,
-            "num_groups": 2,
-            "num_minibatches": 16,
-            "checkpoint_interval": 25,
-        },
+        total_timesteps=10_000_000,
+        hidden_size=256,
+        num_envs=128,
+        horizon=128,
+        num_workers=8,
+        num_groups=2,
+        num_minibatches=16,
+        checkpoint_interval=25,
     )
 
 
 def like_sb3() -> TrainingConfig:
     """CartPole-v1: the defaults of Stable-Baselines3's PPO with an MLP, one environment."""
-    return apply_settings(
-        TrainingConfig(experiment_name="like_sb3"),
-        {
-            "env": "CartPole-v1",
-            "total_timesteps": 100_000,
-            "num_envs": 1,
-            "horizon": 2048,
-            "minibatch_size": 64,
-            "update_epochs": 10,
-            "learning_rate": 3e-4,
-            "gamma": 0.99,
-            "gae_lambda": 0.95,
-            "clip_coef": 0.2,
-            "ent_coef": 0.0,
-            "vf_coef": 0.5,
-            "max_grad_norm": 0.5,
-            "adam_eps": 1e-5,
-            "hidden_size": 64,
-            "num_layers": 2,
-            "activation": "tanh",
-        },
+    return _preset(
+        "like_sb3",
+        env="CartPole-v1",
+        total_timesteps=100_000,
+        num_envs=1,
+        horizon=2048,
+        minibatch_size=64,
+        update_epochs=10,
+        learning_rate=3e-4,
+        gamma=0.99,
+        gae_lambda=0.95,
+        clip_coef=0.2,
+        ent_coef=0.0,
+        vf_coef=0.5,
+        max_grad_norm=0.5,
+        adam_eps=1e-5,
+        hidden_size=64,
+        num_layers=2,
+        activation="tanh",
     )
 
 
 def like_cleanrl() -> TrainingConfig:
     """CartPole-v1: the defaults of CleanRL's ppo.py."""
-    return apply_settings(
-        TrainingConfig(experiment_name="like_cleanrl"),
-        {
-            "env": "CartPole-v1",
-            "total_timesteps": 500_000,
-            "num_envs": 4,
-            "horizon": 128,
-            "num_minibatches": 4,
-            "update_epochs": 4,
-            "learning_rate": 2.5e-4,
-            "lr_schedule": "linear",
-            "gamma": 0.99,
-            "gae_lambda": 0.95,
-            "clip_coef": 0.2,
-            "vf_clip_coef": 0.2,
-            "ent_coef": 0.01,
-            "vf_coef": 0.5,
-            "max_grad_norm": 0.5,
-            "adam_eps": 1e-5,
-            "hidden_size": 64,
-            "num_layers": 2,
-            "activation": "tanh",
-        },
+    return _preset(
+        "like_cleanrl",
+        env="CartPole-v1",
+        total_timesteps=500_000,
+        num_envs=4,
+        horizon=128,
+        num_minibatches=4,
+        update_epochs=4,
+        learning_rate=2.5e-4,
+        lr_schedule="linear",
+        gamma=0.99,
+        gae_lambda=0.95,
+        clip_coef=0.2,
+        vf_clip_coef=0.2,
+        ent_coef=0.01,
+        vf_coef=0.5,
+        max_grad_norm=0.5,
+        adam_eps=1e-5,
+        hidden_size=64,
+        num_layers=2,
+        activation="tanh",
     )
 
 
@@ -272,20 +254,15 @@ PRESETS: dict[str, Callable[[], TrainingConfig]] = {
 """Presets by name; of several for one environment, the first is the one that its id stands for."""
 
 
-def preset_for(env_id: str) -> TrainingConfig:
-    """The preset whose environment is `env_id`, or the defaults with that environment."""
-    return find_preset(env_id, only_env=True)[1]
-
-
-def find_preset(name: str, *, only_env: bool = False) -> tuple[str | None, TrainingConfig]:
+def find_preset(name: str) -> tuple[str | None, TrainingConfig]:
     """A preset by its name or its environment's id; without a name where no preset has that id."""
-    if name in PRESETS and not only_env:
+    if name in PRESETS:
         return name, PRESETS[name]()
     for preset, build in PRESETS.items():
         config = build()
         if config.env == name:
             return preset, config
-    if not only_env and not _ENV_ID.search(name):
+    if not _ENV_ID.search(name):
         raise ConfigError(
             f"unknown preset {name!r}{did_you_mean(name, PRESETS)} (presets are {', '.join(PRESETS)}; an "
             f"environment goes by its id, e.g. CartPole-v1, or by a setting: env={name})"

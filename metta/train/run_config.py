@@ -141,7 +141,7 @@ class LoggingConfig:
     """Where numbers go, and how often."""
 
     log_interval: Count = 1
-    """Epochs between rows of metrics."""
+    """Epochs between records of metrics."""
     csv: bool = True
     """Write `metrics.csv`."""
     tensorboard: bool = False

@@ -68,7 +68,6 @@ ALIASES: dict[str, str] = {
     "env_id": "trainer.curriculum.env",
     "env_name": "trainer.curriculum.env",
     "exp_name": "experiment_name",
-    "run_name": "experiment_name",
 }
 """Other spelling -> path. Every field also goes by its path, and by its own name where that is unique."""
 

@@ -1,4 +1,4 @@
-"""Settings of simulations: what judges a policy, by name, and suites of them from a file."""
+"""Settings of simulations: what a policy is evaluated on, by name, and suites of them from a file."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ class SimulationConfig:
     max_seconds: Positive | None = None
     """Time after which a simulation ends with what is finished; None: no limit."""
     npc_policy_uri: Name | None = None
-    """The policy that plays the agents which the judged one does not, e.g. ``first:best``."""
+    """The policy that plays the agents which the evaluated one does not, e.g. ``first:best``."""
     policy_agents_pct: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Share of the agents of each environment that the judged policy plays: the first ones."""
+    """Share of the agents of each environment that the evaluated policy plays: the first ones."""
     greedy: bool = False
     """Take the likeliest action instead of a sample."""
 
@@ -50,7 +50,7 @@ def _share_rules(config: SimulationConfig) -> list[BrokenRule]:
     share, npc = config.policy_agents_pct, config.npc_policy_uri
     paths = ("policy_agents_pct", "npc_policy_uri")
     if share < 1.0 and npc is None:
-        text = f"the judged policy plays {share:g} of the agents; name the policy of the others"
+        text = f"the evaluated policy plays {share:g} of the agents; name the policy of the others"
         return [BrokenRule(paths, f"{text} as npc_policy_uri, or leave policy_agents_pct at 1")]
     if share == 1.0 and npc is not None:
         text = f"npc_policy_uri={shown(npc)} is given, but policy_agents_pct=1 leaves it no agent"

@@ -41,7 +41,6 @@ REASONS = {
     ("metta/cli/main.py", "importlib.import_module"): "metta's own commands, from a table in its source",
     ("metta/envs/env_ids.py", "importlib.import_module"): "`module:` before an environment's id",
     ("metta/store/exports/policy_export.py", "torch.export.load"): "bytes that this process exported",
-    ("metta/testing/zygote.py", "importlib.import_module"): "what a test asks its own process to run",
 }  # fmt: skip
 
 

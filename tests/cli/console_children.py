@@ -1,5 +1,6 @@
 """`metta train` in a forked process whose console is a named pipe."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,6 +25,9 @@ class TalkingEnv(CartPoleEnv):
     def step(self, action: Any) -> Any:
         print("a step is taken", flush=True)
         print("and somebody complains", file=sys.stderr, flush=True)
+        for number in (1, 2):
+            with contextlib.suppress(OSError):  # as a library in C prints
+                os.write(number, b"past Python\n")
         warnings.warn("every step is worth a warning", MettaWarning, stacklevel=1)
         return super().step(action)
 
@@ -41,10 +45,16 @@ def warm_up() -> None:
 def train(
     run: str, steps: int, env: str = "CartPole-v1", console: str | None = None, nohup: bool = False
 ) -> None:
-    """Train in a folder; stdout and stderr are the named pipe `console`, or files beside the run."""
+    """Train in a folder; stdout and stderr are the named pipe `console`, or files beside the run.
+
+    With ``closed`` there is no stream at all, as Python finds it after ``<&- >&- 2>&-``.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
     path = Path(run)
-    for number in (1, 2):
+    if console == "closed":
+        sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]  # as Python does
+        os.closerange(0, 3)
+    for number in (1, 2) if console != "closed" else ():
         target = console or str(path.parent / f"{path.name}-{number}.txt")
         os.dup2(os.open(target, os.O_WRONLY | os.O_CREAT), number)
     words = [
@@ -57,4 +67,7 @@ def train(
         str(path.parent),
     ]
     warnings.simplefilter("always")
-    sys.exit(main(["train", *words]))
+    code = main(["train", *words])
+    if console == "closed":
+        os._exit(code)  # the zygote would flush streams that are not there
+    sys.exit(code)

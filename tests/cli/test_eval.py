@@ -58,6 +58,14 @@ def test_the_environment_of_the_run_is_played_when_no_suite_is_named(
     assert len(rows) == 3
 
 
+def test_its_policies_are_proposed_when_a_run_is_named(
+    tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "a", policy, 1.0)
+    assert main(["eval", "a", "--output", str(tmp_path)]) == 1
+    assert "'a' is a run; name a policy of it: a:best or a:latest" in capsys.readouterr().err
+
+
 def test_files_tell_everything_when_they_are_asked_for(
     tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from faults.zygote import Zygote
 from metta.cli.main import main
 from metta.store.checkpoints.files import list_checkpoints
-from metta.testing.zygote import Zygote
 from metta.train.train_config import TrainingConfig
 from tests.cli.killed_children import IN_A_WRITE, SET_UP, WORDS
 
@@ -28,14 +28,20 @@ def kill(zygote: Zygote, words: list[str], writes: int) -> None:
     assert child.wait() == (SET_UP if writes == NUM_WRITES else IN_A_WRITE)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("runs")
+    words = ["train", *WORDS, "total_timesteps=32", "--output", str(output), "--run", "whole"]
+    assert main(words) == 0
+    return output / "whole"
+
+
 @pytest.mark.parametrize("first", range(NUM_WRITES + 1))
 def test_a_run_resumes_after_two_kills_while_it_was_set_up_to_resume(
-    first: int, zygote: Zygote, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    first: int, whole: Path, zygote: Zygote, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = ["train", *WORDS, "total_timesteps=32", "--output", str(tmp_path), "--run", "whole"]
-    assert main(whole) == 0
     for second in range(NUM_WRITES + 1):
-        run = shutil.copytree(tmp_path / "whole", tmp_path / f"{second}")
+        run = shutil.copytree(whole, tmp_path / f"{second}")
         kill(zygote, ["resume", str(run), "total_timesteps=64"], first)
         kill(zygote, ["resume", str(run), "total_timesteps=96"], second)
         wanted = TrainingConfig.from_yaml(run / "config.yaml").trainer.total_timesteps

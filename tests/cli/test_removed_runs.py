@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from faults.zygote import Child, Zygote
 from metta.loggers.events.history import metric_rows
 from metta.loggers.events.log import read_events
 from metta.store.checkpoints.files import checkpoint_folders, read_newest_checkpoint
-from metta.testing.zygote import Child, Zygote
 
 ROOT = Path(__file__).parents[2]
 WAIT_SECONDS = 100.0

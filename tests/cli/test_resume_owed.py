@@ -1,7 +1,7 @@
 """`metta resume` does the evaluations in the background that a killed or stopped run owes."""
 
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,23 +33,6 @@ SETTINGS = [
     "verbose=false",
 ]
 ENDLESS = "eval_episodes=1_000_000"
-
-
-def metta(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "metta.cli.main", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-def done(*words: str) -> str:
-    process = metta(*words)
-    out, _ = process.communicate()
-    assert process.returncode == 0, out
-    return out
 
 
 def evaluations(run: Path) -> list[tuple[int, int, str, Any]]:
@@ -88,7 +71,7 @@ def best(run: Path) -> tuple[int, float]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("undisturbed")
-    done("train", *SETTINGS, "eval_episodes=6", "--run", "a", "--output", str(output))
+    assert main(["train", *SETTINGS, "eval_episodes=6", "--run", "a", "--output", str(output)]) == 0
     found = evaluations(output / "a")
     assert [one[0] for one in found] == [1, 2, 3, 4]
     assert len({json.dumps(one[3]) for one in found}) > 1
@@ -100,16 +83,16 @@ def is_waiting_for_scores(run: Path) -> bool:
     return (run / "checkpoints" / f"epoch_{EPOCHS:06d}").exists()
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("number", "background"),
-    [(signal.SIGKILL, "true"), (signal.SIGTERM, "true"), (signal.SIGKILL, "false")],
-)
-def test_resume_does_the_evaluations_that_a_run_owes(
-    undisturbed: Path, tmp_path: Path, number: signal.Signals, background: str
-) -> None:
-    run = tmp_path / "b"
-    process = metta("train", *SETTINGS, ENDLESS, "--run", "b", "--output", str(tmp_path))
+def stop(output: Path, number: signal.Signals) -> Path:
+    """A run whose process got a signal when it waited for scores only."""
+    run = output / "b"
+    words = ["train", *SETTINGS, ENDLESS, "--run", "b", "--output", str(output)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "metta.cli.main", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         while not is_waiting_for_scores(run):
             assert process.poll() is None
@@ -118,22 +101,48 @@ def test_resume_does_the_evaluations_that_a_run_owes(
         out, _ = process.communicate()
     finally:
         process.kill()
-    code = -number if number == signal.SIGKILL else 128 + number
-    assert process.returncode == code, out
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), out
+    assert ("continue with: metta resume" in out) == (number == signal.SIGTERM)
     assert evaluations(run) == []
-    if number == signal.SIGTERM:
-        assert "continue with: metta resume" in out
-        ended = [e.payload for e in read_events(run / "events.jsonl") if e.kind == "run_end"]
-        assert [one["outcome"] for one in ended] == ["stopped"]
-    done("resume", str(run), "eval_episodes=6", f"background={background}")
-    found, expected = evaluations(run), evaluations(undisturbed)
-    assert json.dumps(found) == json.dumps(expected)
+    return run
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stop(tmp_path_factory.mktemp("killed"), signal.SIGKILL)
+
+
+def resume(run: Path, background: str, undisturbed: Path) -> None:
+    """Resume twice: the first time does all that is owed, the second time nothing."""
+    again = ["resume", str(run), "eval_episodes=6", f"background={background}"]
+    assert main(again) == 0
+    assert json.dumps(evaluations(run)) == json.dumps(evaluations(undisturbed))
     assert best(run) == best(undisturbed)
     assert list((run / "checkpoints" / "owed").rglob("*.safetensors")) == []
+    lines = (run / "events.jsonl").read_bytes()
+    assert main(again) == 0
+    assert b'"evaluation"' not in (run / "events.jsonl").read_bytes()[len(lines) :]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("background", ["true", "false"])
+def test_resume_does_the_evaluations_that_a_killed_run_owes(
+    undisturbed: Path, killed: Path, tmp_path: Path, background: str
+) -> None:
+    run = shutil.copytree(killed, tmp_path / "b")
+    resume(run, background, undisturbed)
     if background == "true":
         assert rows(run) == rows(undisturbed)
         assert table(run) == table(undisturbed)
-    lines = (run / "events.jsonl").read_bytes()
-    assert main(["resume", str(run), "eval_episodes=6", f"background={background}"]) == 0
-    again = (run / "events.jsonl").read_bytes()[len(lines) :]
-    assert b'"evaluation"' not in again
+
+
+@pytest.mark.timeout(600)
+def test_resume_does_the_evaluations_that_a_stopped_run_owes(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    run = stop(tmp_path, signal.SIGTERM)
+    ended = [e.payload for e in read_events(run / "events.jsonl") if e.kind == "run_end"]
+    assert [one["outcome"] for one in ended] == ["stopped"]
+    resume(run, "true", undisturbed)
+    assert rows(run) == rows(undisturbed)
+    assert table(run) == table(undisturbed)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import Connection, create_engine, select, text
 
 from metta.database import Ingester, StatsReader
 from metta.database.connection import database_url
@@ -26,9 +26,7 @@ EPISODES = {
 """Two episodes of one agent."""
 
 
-def write_epochs(
-    log: EventLog, first: int, last: int, *, shift: float = 0.0, replays: bool = True
-) -> None:
+def write_epochs(log: EventLog, first: int, last: int, *, shift: float = 0.0) -> None:
     """Epochs ``first < e <= last``: three events each, and policies, scores and replays at times."""
     client, logger = StatsClient(log), StatsLogger(event_log=log)
     for epoch in range(first + 1, last + 1):
@@ -48,15 +46,11 @@ def write_epochs(
             scores: dict[str, Any] = {
                 "simulation_scores": {"maze/small": shift + epoch, "maze/large": 1.0, "run": 2.0}
             }
-            if replays:
-                scores["episodes"] = {"maze/small": EPISODES, "run": {"returns": [shift]}}
+            scores["episodes"] = {"maze/small": EPISODES, "run": {"returns": [shift]}}
             client.record_evaluation(**where, scores=scores, policy_uri=f"file://policy-{epoch}")
             client.heartbeat(log.run_id, **where)
-            if replays:
-                uri = f"file://replay-{epoch}"
-                log.append(
-                    "replay", {"run_id": log.run_id, **where, "simulation": "run", "uri": uri}
-                )
+            uri = f"file://replay-{epoch}"
+            log.append("replay", {"run_id": log.run_id, **where, "simulation": "run", "uri": uri})
     logger.close()
 
 
@@ -66,13 +60,12 @@ def write_run(
     *,
     name: str = "first",
     run_id: str | None = None,
-    replays: bool = True,
 ) -> str:
     """A whole run; returns its id."""
     with EventLog(path, run_id) as log:
         client = StatsClient(log)
         client.create_run(name, {"seed": 1, "nested": {"a": [1, None]}})
-        write_epochs(log, 0, epochs, replays=replays)
+        write_epochs(log, 0, epochs)
         client.end_run(log.run_id, "enough", "done")
         return log.run_id
 
@@ -122,10 +115,20 @@ def as_texts(rows: list[MetricRow]) -> list[str]:
     ]
 
 
+def metric_rows_of(connection: Connection, run: str) -> list[MetricRow]:
+    """All records of metrics of a run; one without any metric is in the log only."""
+    shown = VIEWS["metrics"].subquery("metrics")
+    # scores may come late
+    query = select(shown).where(shown.c.run == run).order_by(shown.c.epoch, shown.c.sequence)
+    rows: dict[int, tuple[int, int, dict[str, float]]] = {}
+    for found in connection.execute(query):
+        value = math.nan if found.value is None else found.value
+        rows.setdefault(found.sequence, (found.agent_step, found.epoch, {}))[2][found.name] = value
+    return [MetricRow(*row) for row in rows.values()]
+
+
 def check_metrics(url: str, log: Path, run: str) -> None:
     """The database and `metric_rows` tell the same of a log of one run."""
-    from metta.database.queries import metric_rows_of
-
     with StatsReader(url) as reader, reader.connect() as connection:
         assert as_texts(metric_rows_of(connection, run)) == as_texts(metric_rows(log))
 

@@ -7,8 +7,8 @@ from sqlalchemy import Engine, select
 
 from metta.database.batch_writer import insert_absent, name_ids_of, write_events
 from metta.database.connection import open_engine
+from metta.database.creation import create_tables
 from metta.database.event_rows import EventRows, rows_of
-from metta.database.migrations import migrate
 from metta.database.schema import metric_names, metric_values
 from metta.loggers import Event
 
@@ -16,7 +16,7 @@ from metta.loggers import Event
 @pytest.fixture
 def engine(url: str) -> Iterator[Engine]:
     opened = open_engine(url, writes=True)
-    migrate(opened)
+    create_tables(opened)
     yield opened
     opened.dispose()
 

@@ -6,13 +6,20 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from event_logs import as_texts, check_metrics, clean_dump, dump, write_epochs, write_run
+from event_logs import (
+    as_texts,
+    check_metrics,
+    clean_dump,
+    dump,
+    metric_rows_of,
+    write_epochs,
+    write_run,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.training import trainer_of
 from metta.database import Ingester, StatsReader, log_reader
-from metta.database.queries import metric_rows_of
 from metta.errors import DatabaseError, EventLogError
 from metta.loggers import EventLog, StatsClient, read_events
 from metta.loggers.events.history import metric_rows

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metta.database import Ingester, StatsReader, queries
+from metta.database import Ingester, StatsReader, queries, run_query
 from metta.errors import DatabaseError
 from metta.loggers import EventLog, StatsClient, StatsLogger
 from metta.rl.training_state import StatsTracker
@@ -160,7 +160,8 @@ def test_a_run_says_how_it_stands_when_it_runs_ends_and_goes_on(
     assert again.started == run.started
     assert [policy.uri for policy in reader.policies("r")] == ["file://p"]
     with reader.connect() as connection:
-        assert queries.heartbeat_times(connection, "r") == [again.last_heartbeat]
+        beats = run_query(connection, "SELECT time FROM heartbeats").rows
+    assert beats == [(again.last_heartbeat,)]
 
 
 def test_the_error_says_what_there_is_when_a_run_is_not_found(

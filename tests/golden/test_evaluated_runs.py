@@ -1,4 +1,4 @@
-"""Judging a run does not change it: every component has the same digest in every epoch."""
+"""Evaluating a run does not change it: every component has the same digest in every epoch."""
 
 import random
 from pathlib import Path
@@ -91,32 +91,32 @@ def trained(folder: Path, **more: Any) -> tuple[dict[int, list[dict[str, str]]],
 
 
 @pytest.fixture(scope="module")
-def unjudged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
-    return trained(tmp_path_factory.mktemp("unjudged"))
+def unevaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    return trained(tmp_path_factory.mktemp("unevaluated"))
 
 
-@pytest.mark.parametrize("more", [{}, RECORDED], ids=["judged", "recorded"])
-def test_everything_but_the_scores_is_equal_when_each_epoch_is_judged(
-    unjudged: tuple[Any, str], tmp_path: Path, more: dict[str, Any]
+@pytest.mark.parametrize("more", [{}, RECORDED], ids=["evaluated", "recorded"])
+def test_everything_but_the_scores_is_equal_when_each_epoch_is_evaluated(
+    unevaluated: tuple[Any, str], tmp_path: Path, more: dict[str, Any]
 ) -> None:
     digests, after = trained(tmp_path, **EVALUATED, **more)
-    assert after == unjudged[1]
+    assert after == unevaluated[1]
     assert len(list(tmp_path.glob("replays/*.replay"))) == (10 if more else 0)
     assert sorted(digests) == [1, 2, 3, 4, 5]
     for epoch, (found,) in digests.items():
-        (expected,) = unjudged[0][epoch]
+        (expected,) = unevaluated[0][epoch]
         assert "curriculum" in expected
         different = {name for name in expected if found[name] != expected[name]}
         assert different == {SCORES}
         assert found.keys() == expected.keys()
 
 
-def test_everything_is_equal_when_each_epoch_is_judged_in_the_background(
-    unjudged: tuple[Any, str], tmp_path: Path
+def test_everything_is_equal_when_each_epoch_is_evaluated_in_the_background(
+    unevaluated: tuple[Any, str], tmp_path: Path
 ) -> None:
     """Not even the scores are in what is saved, before the last epoch is over."""
     digests, after = trained(tmp_path, **EVALUATED, **RECORDED, background=True)
-    assert (digests, after) == unjudged
+    assert (digests, after) == unevaluated
     assert len(list(tmp_path.glob("replays/*.replay"))) == 10
 
 

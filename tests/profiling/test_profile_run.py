@@ -54,7 +54,7 @@ def test_a_short_run_is_set_up_as_one_when_the_profile_is_longer(
     assert NO_COMPILER not in capsys.readouterr().err
     with Trainer(config) as trainer:
         assert trainer.components is not None
-        trainer.components.conditions.settle()
+        trainer.components.conditions.complete_plan()
         assert found.conditions == trainer.components.plan.describe()
 
 

@@ -34,7 +34,7 @@ def test_the_first_difference_is_named_when_environments_begin_anew(
     assert (found["exact"], found["noise"], found["kills"]) == (False, None, [1])
     assert found["differences"]["collector"].startswith("epoch ")
     assert "differs in" in found["differences"]["policy"]
-    assert "boundary" in found["promise"]
+    assert "boundary" in found["support"]
 
 
 def test_it_is_said_when_the_set_up_does_not_train_at_all() -> None:

@@ -11,7 +11,6 @@ from metta.train.presets import (
     find_preset,
     like_cleanrl,
     like_sb3,
-    preset_for,
     small_fast_config,
 )
 from metta.train.train_config import CurriculumConfig, TrainerConfig, TrainingConfig
@@ -32,12 +31,12 @@ def test_a_preset_names_itself_and_an_environment_that_exists(name: str) -> None
 @pytest.mark.parametrize("name", ["cartpole", "acrobot", "lunar_lander", "pendulum"])
 def test_the_preset_is_found_when_its_environment_is_asked_for(name: str) -> None:
     config = PRESETS[name]()
-    assert preset_for(config.env) == config
+    assert find_preset(config.env) == (name, config)
 
 
 def test_defaults_are_used_when_no_preset_fits() -> None:
     trainer = TrainerConfig(curriculum=CurriculumConfig(env="MountainCar-v0"))
-    assert preset_for("MountainCar-v0") == TrainingConfig(trainer=trainer)
+    assert find_preset("MountainCar-v0") == (None, TrainingConfig(trainer=trainer))
 
 
 def test_the_published_numbers_are_used_when_another_library_is_followed() -> None:
@@ -84,12 +83,6 @@ def test_sizes_fit_each_other_when_a_preset_is_resolved(name: str) -> None:
 def test_the_nearest_preset_is_named_when_a_name_is_misspelt(name: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown preset '{name}'; did you mean '(cart|lunar_)"):
         find_preset(name)
-
-
-def test_only_the_environment_is_set_when_no_preset_has_its_id() -> None:
-    name, config = find_preset("my_worlds:World-v0")
-    assert name is None
-    assert config.env == "my_worlds:World-v0"
 
 
 def test_presets_are_independent_when_they_are_built_twice() -> None:

@@ -11,7 +11,6 @@ import metta
 from metta.errors import ConfigError
 from metta.train import train_config
 from metta.train.parsing.fields import Count, Name, config_class
-from metta.train.settings import apply_settings
 from metta.train.train_config import (
     AgentConfig,
     NumericsConfig,
@@ -174,11 +173,3 @@ ALLOWED_DEFAULTS = {
     "schedule_end",  # of a custom loss, which is no field of the configuration
     "eps",  # FlatAdam keeps torch's default, like any torch optimizer
 }
-
-
-@pytest.mark.parametrize(("setting", "old", "now"), [("driver", "epoch", "step")])
-def test_the_error_names_what_replaces_a_choice_that_was_removed(
-    setting: str, old: str, now: str
-) -> None:
-    with pytest.raises(ConfigError, match=rf"found '{old}'; allowed is .*; '{now}' replaces it"):
-        apply_settings(TrainingConfig(), {setting: old})

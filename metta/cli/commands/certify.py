@@ -3,7 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from metta.cli.arguments import ARGUMENTS_HELP, resolve_arguments
+from metta.cli.arguments import resolve_arguments
+from metta.cli.options import add_words
 from metta.cli.tables import say
 from metta.errors import ConfigError
 
@@ -20,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "again and again, and compares every component of its state with the undisturbed runs."
     )
     parser.epilog = "Exit code 0 where the resumed run is equal to the bit, else 1."
-    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=ARGUMENTS_HELP)
+    add_words(parser)
     parser.add_argument(
         "--epochs", type=int, default=6, help="epochs of a run (default: %(default)s)"
     )
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shown(certificate: "Certificate") -> str:
-    lines = [certificate.promise]
+    lines = [certificate.support]
     width = max(map(len, certificate.components))
     for name in certificate.components:
         place = certificate.differences.get(name)

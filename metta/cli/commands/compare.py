@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.commands.resume import find_run
+from metta.cli.options import add_output
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
 from metta.untrusted.text import printable
@@ -32,9 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "groups", nargs="+", metavar="RUN|NAME=RUN,...", help="two or more runs or groups of runs"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap")
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
+    add_output(parser)
     parser.add_argument("--json", action="store_true", help="everything as JSON, for scripts")
 
 

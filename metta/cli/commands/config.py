@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.arguments import ARGUMENTS_HELP, resolve_arguments
+from metta.cli.arguments import resolve_arguments
+from metta.cli.options import add_words
 from metta.cli.tables import say
 from metta.errors import ConfigError, did_you_mean
 
@@ -19,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Prints the settings that a run would have as YAML, which `metta train` reads again."
     )
-    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=ARGUMENTS_HELP)
+    add_words(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument(
         "--explain",

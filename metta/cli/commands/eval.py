@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from metta.cli.options import add_output
 from metta.cli.tables import say, table
 from metta.errors import ConfigError, PolicyError
 from metta.untrusted.text import printable
@@ -75,9 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="record an episode of each simulation; `metta replay` plays it",
     )
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -112,6 +111,9 @@ def _evaluate(
 
     from metta.rl.learn.numerics import threads_for
 
+    runs = [file.parent.name for file in Path(options.output).glob("*/config.yaml")]
+    if uri in runs and not Path(uri).exists():
+        raise PolicyError(f"{uri!r} is a run; name a policy of it: {uri}:best or {uri}:latest")
     with store.hold(uri) as held:
         record = held.record
         evaluator = _evaluator(record, options, store)

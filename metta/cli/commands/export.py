@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from metta.cli.options import add_output
 from metta.cli.tables import say
 from metta.errors import ConfigError
 
@@ -43,9 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sha256", metavar="DIGEST", help="export only the policy file that has this digest"
     )
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

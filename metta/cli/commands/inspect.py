@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from metta.cli.options import add_output
 from metta.cli.tables import say, shown_bytes, table
 from metta.untrusted.text import printable
 
@@ -25,9 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="CHECKPOINT|POLICY|RUN|URI",
         help="a folder, a file, file://..., a run's name, or RUN:latest, RUN:best, RUN:v120",
     )
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
+    add_output(parser)
     parser.add_argument(
         "--verify",
         action="store_true",

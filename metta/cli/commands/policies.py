@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from metta.cli.commands.resume import find_run
+from metta.cli.options import add_output
 from metta.cli.tables import say, shown_bytes, table
 from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
 
@@ -54,9 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|FOLDER",
         help="a run, or a folder of runs, checkpoints or policies (default: all runs)",
     )
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
+    add_output(parser)
     parser.add_argument("--top", type=int, metavar="N", help="only the N best scores, best first")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per policy, for scripts"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.arguments import resolve_arguments, sort_arguments
+from metta.cli.options import add_checkpoint_dir, add_output
 from metta.cli.tables import say, table
 from metta.errors import CheckpointError, ConfigError
 
@@ -47,14 +48,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of flame.svg, stacks.folded, trace.json and phases.json (default: %(default)s)",
     )
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--checkpoint-dir",
-        metavar="DIR",
-        help="where the run has its checkpoints, if that is outside of its folder",
-    )
+    add_output(parser)
+    add_checkpoint_dir(parser)
 
 
 def run(options: argparse.Namespace) -> int:

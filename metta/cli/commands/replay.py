@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.commands.resume import find_run
+from metta.cli.options import add_output
 from metta.cli.tables import say, shown_bytes, table
 from metta.errors import ConfigError
 from metta.untrusted.text import printable
@@ -64,9 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="steps per second in the terminal (default: %(default)g)",
     )
     parser.add_argument("--no-color", action="store_true", help="signs only")
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

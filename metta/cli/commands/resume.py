@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from metta.cli.options import add_allow_inexact, add_checkpoint_dir, add_output
 from metta.cli.tables import say
 from metta.errors import ConfigError, did_you_mean
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from metta.store.run_directory import RunDirectory
     from metta.train.layers import Resolved
 
-__all__ = ["add_allow_inexact", "configure", "find_run", "place_of", "resume_command", "run"]
+__all__ = ["configure", "find_run", "place_of", "resume_command", "run"]
 
 
 _FOLDERS = ("checkpoint_dir", "replay_dir")
@@ -30,14 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "run", nargs="?", metavar="RUN", help="folder of the run, or its name below --output"
     )
     parser.add_argument("words", nargs="*", metavar="NAME=VALUE", help="settings to change")
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--checkpoint-dir",
-        metavar="DIR",
-        help="where the run has its checkpoints, if that is outside of its folder",
-    )
+    add_output(parser)
+    add_checkpoint_dir(parser)
     parser.add_argument(
         "--replay-dir",
         metavar="DIR",
@@ -49,16 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take the settings from the newest checkpoint, and write config.yaml anew: where it is "
         "missing, damaged or was edited",
-    )
-
-
-def add_allow_inexact(parser: argparse.ArgumentParser) -> None:
-    """The option of all commands that may continue a run."""
-    parser.add_argument(
-        "--allow-inexact",
-        action="store_true",
-        help="continue also where libraries, threads or device differ from those that the run was saved "
-        "under, and its numbers with them",
     )
 
 

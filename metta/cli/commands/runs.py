@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.commands.resume import find_run
-from metta.cli.database_option import URL_VARIABLE
+from metta.cli.options import URL_VARIABLE, add_output
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
 from metta.untrusted.text import printable
@@ -34,9 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show this run only, with all that it did; also: metta runs show RUN",
     )
     parser.add_argument("shown", nargs="?", metavar="", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--output", default="runs", metavar="DIR", help="where runs are (default: %(default)s)"
-    )
+    add_output(parser)
     parser.add_argument(
         "--database",
         metavar="URL",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metta.cli.database_option import add_database, database_of
+from metta.cli.options import add_database, database_of
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
 from metta.untrusted.text import printable

@@ -2,11 +2,12 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.arguments import ARGUMENTS_HELP, resolve_arguments
-from metta.cli.commands.resume import add_allow_inexact
+from metta.cli.arguments import resolve_arguments
+from metta.cli.options import add_allow_inexact, add_output, add_words
 from metta.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
@@ -14,15 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "add_run_options", "checked_options", "run"]
 
-_SUITE = "trainer.evaluation.suite"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Trains PPO, shows progress, scores the result on fresh episodes, and saves "
-        "policy, "
-        "checkpoints, metrics and learning curve in a folder of its own."
+        "Trains PPO, shows progress, scores the result on fresh episodes, and saves policy, checkpoints, "
+        "metrics and learning curve in a folder of its own."
     )
     parser.epilog = (
         "Settings go by any usual name, e.g.: metta train Acrobot-v1 learning_rate=1e-3 n_steps=256. "
@@ -40,13 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """What every command takes that begins a run."""
-    parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=ARGUMENTS_HELP)
-    parser.add_argument(
-        "--output",
-        default="runs",
-        metavar="DIR",
-        help="where runs are saved (default: %(default)s)",
-    )
+    add_words(parser)
+    add_output(parser, "where runs are saved")
     parser.add_argument(
         "--run",
         metavar="NAME",
@@ -67,9 +60,7 @@ def checked_options(options: argparse.Namespace) -> tuple["Resolved", Path]:
     resolved = resolve_arguments(options.words, extra)
     output = _writable(Path(options.output))
     _check_run_name(options.run, resolved)
-    _check_env(resolved)
-    _check_suite(resolved)
-    _check_device(resolved)
+    _check_parts(resolved)
     return resolved, output
 
 
@@ -87,39 +78,25 @@ def run(options: argparse.Namespace) -> int:
     )
 
 
-def _check_env(resolved: "Resolved") -> None:
-    """Refuse an environment that does not exist before anything is built."""
+def _check_parts(resolved: "Resolved") -> None:
+    """Refuse an environment, a suite or a device that cannot be used before anything is built."""
     from metta.envs.env_ids import check_env_id
-
-    env_id, origin = resolved.config.env, resolved.origins["trainer.curriculum.env"]
-    try:
-        check_env_id(env_id)
-    except EnvError as error:
-        raise ConfigError(f"trainer.curriculum.env ({origin}): {error}") from error
-
-
-def _check_suite(resolved: "Resolved") -> None:
-    """Refuse a suite that does not exist, or is none."""
+    from metta.rl.learn.numerics import resolve_device
     from metta.train.sim_config import find_suite
 
-    suite, origin = resolved.config.trainer.evaluation.suite, resolved.origins[_SUITE]
-    if suite is None:
-        return
-    try:
-        find_suite(suite)
-    except ConfigError as error:
-        raise ConfigError(f"{_SUITE} ({origin}): {error}") from error
-
-
-def _check_device(resolved: "Resolved") -> None:
-    """Refuse a device that cannot be used before anything is built."""
-    from metta.rl.learn.numerics import resolve_device
-
-    try:
-        resolve_device(resolved.config.trainer.device)
-    except ConfigError as error:
-        origin = resolved.origins["trainer.device"]
-        raise ConfigError(f"trainer.device ({origin}): {error}") from error
+    config = resolved.config.trainer
+    checks: dict[str, Callable[[], object]] = {
+        "trainer.curriculum.env": lambda: check_env_id(config.curriculum.env),
+        "trainer.evaluation.suite": lambda: (
+            config.evaluation.suite and find_suite(config.evaluation.suite)
+        ),
+        "trainer.device": lambda: resolve_device(config.device),
+    }
+    for path, check in checks.items():
+        try:
+            check()
+        except (ConfigError, EnvError) as error:
+            raise ConfigError(f"{path} ({resolved.origins[path]}): {error}") from error
 
 
 def _check_run_name(run: str | None, resolved: "Resolved") -> None:

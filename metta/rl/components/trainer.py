@@ -166,7 +166,7 @@ class Trainer:
         if self.session is not None:
             with self.session.directory.setting_up():
                 self.session.attach(parts, self.training_config, self.curriculum, self._evaluator)
-            parts.conditions.settle()
+            parts.conditions.complete_plan()
 
     @functools.cached_property
     def _evaluator(self) -> PolicyEvaluator:

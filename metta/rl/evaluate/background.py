@@ -1,4 +1,4 @@
-"""`BackgroundEvaluation`: policies are judged in a process of their own while training continues."""
+"""`BackgroundEvaluation`: policies are evaluated in a process of their own while training continues."""
 
 import atexit
 import contextlib
@@ -18,7 +18,12 @@ from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError, MettaError
 from metta.private_folders import temporary_folder
 from metta.rl.evaluate.evaluator import Recorded
-from metta.rl.evaluate.process import EvaluationRequest, JudgeProcess, described_job, write_weights
+from metta.rl.evaluate.process import (
+    EvaluationProcess,
+    EvaluationRequest,
+    described_job,
+    write_weights,
+)
 from metta.sim.suite import SuiteResults
 from metta.store.policies.file import FrozenPolicy, freeze_policy
 
@@ -85,7 +90,7 @@ class BackgroundEvaluation:
         self._waiting: deque[_Job] = deque()
         self._playing: _Playing | None = None
         self._finished: list[Outcome] = []
-        self._judge: JudgeProcess | None = None
+        self._process: EvaluationProcess | None = None
         self._guardian: Guardian | None = None
         self._scratch = contextlib.ExitStack()
         self._folder: Path | None = None
@@ -94,7 +99,7 @@ class BackgroundEvaluation:
     @property
     def pid(self) -> int | None:
         """The process that plays, where there is one."""
-        return None if self._judge is None else self._judge.pid
+        return None if self._process is None else self._process.pid
 
     @property
     def unfinished(self) -> set[int]:
@@ -114,7 +119,7 @@ class BackgroundEvaluation:
     def submit(
         self, moment: EvaluationRequest, policy: Policy, weights: Path | None = None
     ) -> None:
-        """Judge the policy as it is now, as soon as those before it are done.
+        """Evaluate the policy as it is now, as soon as those before it are done.
 
         With `weights`, a policy file that stays until then, its weights are taken from there.
         """
@@ -166,10 +171,10 @@ class BackgroundEvaluation:
             if not isinstance(file, Path):
                 assert folder is not None
                 file = write_weights(folder, file)
-            self._ready_judge().give(file, job.job, is_temporary=is_temporary)
+            self._ready_process().give(file, job.job, is_temporary=is_temporary)
         except (OSError, MettaError) as error:
-            if self._judge is not None and self._judge.has_ended:
-                self._take_end(job, self._end_judge())
+            if self._process is not None and self._process.has_ended:
+                self._take_end(job, self._end_process())
             else:
                 self._fail(f"it could not be started: {error}")
         except BaseException:
@@ -181,28 +186,28 @@ class BackgroundEvaluation:
             self._folder = self._scratch.enter_context(temporary_folder("evaluation"))
         return Path(tempfile.mkdtemp(dir=self._folder))
 
-    def _ready_judge(self) -> JudgeProcess:
-        if self._judge is not None and self._judge.has_ended:
-            self._end_judge()
+    def _ready_process(self) -> EvaluationProcess:
+        if self._process is not None and self._process.has_ended:
+            self._end_process()
         if self._guardian is None:
             atexit.register(self.close)
             self._guardian = Guardian(worker_context())
-        if self._judge is None:
-            self._judge = JudgeProcess(worker_context())
-            self._guardian.watch(0, self._judge.pid)
-        return self._judge
+        if self._process is None:
+            self._process = EvaluationProcess(worker_context())
+            self._guardian.watch(0, self._process.pid)
+        return self._process
 
     def _look(self, playing: _Playing, seconds: float) -> bool:
         """Whether there is news of the evaluation under way, waiting so long for it."""
-        assert self._judge is not None
+        assert self._process is not None
         left = max(playing.deadline - time.monotonic(), 0.0)
-        answer = self._judge.answer(min(left, seconds))
+        answer = self._process.answer(min(left, seconds))
         if answer is not None:
             self._take(playing, answer)
-        elif self._judge.has_ended:
-            self._take_end(playing.job, self._end_judge())
+        elif self._process.has_ended:
+            self._take_end(playing.job, self._end_process())
         elif time.monotonic() >= playing.deadline:
-            self._end_judge()
+            self._end_process()
             limit = f"eval_timeout_seconds={self.timeout_seconds:g}"
             self._fail(f"it took longer than {limit}, and was ended")
         else:
@@ -253,9 +258,9 @@ class BackgroundEvaluation:
         if self._playing is not None and self._playing.folder is not None:
             shutil.rmtree(self._playing.folder, ignore_errors=True)
 
-    def _end_judge(self) -> int | None:
-        judge, self._judge = self._judge, None
-        return None if judge is None else judge.end()
+    def _end_process(self) -> int | None:
+        process, self._process = self._process, None
+        return None if process is None else process.end()
 
     def close(self) -> None:
         """End the process, and forget what is not done; may be called again, and `submit` after it."""
@@ -263,7 +268,7 @@ class BackgroundEvaluation:
         self._finished.clear()
         guardian, self._guardian = self._guardian, None
         try:
-            self._end_judge()
+            self._end_process()
         finally:
             if guardian is not None:
                 guardian.dismiss()

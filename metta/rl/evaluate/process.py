@@ -1,4 +1,4 @@
-"""The process that judges policies, and how the trainer starts it, talks to it and ends it.
+"""The process that evaluates policies, and how the trainer starts it, talks to it and ends it.
 
 A job is a file with the policy's weights, and what shall be played: the one is sent as a line with its
 path, the other follows as so many bytes. Answers are lines of JSON: the scores, and then the replays where
@@ -31,7 +31,7 @@ from metta.envs.workers.worker import pack, unpack
 from metta.processes import WorkerContext, start_process
 from metta.store.policies.file import FrozenPolicy, load_weights, save_policy
 
-__all__ = ["JudgeProcess", "EvaluationRequest", "described_job", "write_weights"]
+__all__ = ["EvaluationProcess", "EvaluationRequest", "described_job", "write_weights"]
 
 _CHUNK_BYTES = 1 << 16
 _END_SECONDS = 5.0
@@ -41,7 +41,7 @@ _WEIGHTS_FILE = "policy.safetensors"
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The policy that is judged: when it was, where it is saved, and what is wanted of it."""
+    """The policy that is evaluated: when it was, where it is saved, and what is wanted of it."""
 
     epoch: int
     agent_step: int
@@ -59,7 +59,7 @@ class EvaluationRequest:
         }
 
 
-class JudgeProcess:
+class EvaluationProcess:
     """The trainer's side: a process that plays one job after the other."""
 
     def __init__(self, context: WorkerContext) -> None:
@@ -160,7 +160,7 @@ def _read_job(weights: Path, job: bytes) -> tuple[Any, Policy, EvaluationRequest
 def _serve(
     environ: dict[str, str], directory: str, commands: Connection, answers: Connection
 ) -> None:
-    """Judge until there are no more commands; the guardian ends what cannot end by itself."""
+    """Evaluate until there are no more commands; the guardian ends what cannot end by itself."""
     # Ctrl-C, and the SIGTERM of a batch system, reach every process; the trainer decides when to stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -173,11 +173,11 @@ def _serve(
     with os.fdopen(os.dup(commands.fileno()), "rb") as jobs, contextlib.suppress(BrokenPipeError):
         while line := jobs.readline():
             length, weights, is_temporary = json.loads(line)
-            for answer in _judged(Path(weights), jobs.read(length), is_temporary=is_temporary):
+            for answer in _evaluated(Path(weights), jobs.read(length), is_temporary=is_temporary):
                 _write_all(answers.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def _judged(weights: Path, job: bytes, *, is_temporary: bool) -> Iterator[dict[str, Any]]:
+def _evaluated(weights: Path, job: bytes, *, is_temporary: bool) -> Iterator[dict[str, Any]]:
     """Answers to a job, the last one without ``more``."""
     try:
         evaluator, policy, moment = _read_job(weights, job)

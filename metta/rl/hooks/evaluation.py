@@ -122,10 +122,10 @@ class EvaluationHook(TrainerHook):
                 self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
                 self._background.submit(moment, policy, weights)
             else:
-                self._judge_owed(moment, state, policy, weights, services)
+                self._evaluate_owed(moment, state, policy, weights, services)
         self._tell_what_is_awaited(services)
 
-    def _judge_owed(
+    def _evaluate_owed(
         self,
         moment: EvaluationRequest,
         state: TrainerState,
@@ -176,7 +176,7 @@ class EvaluationHook(TrainerHook):
             trainer_state.late_scores = []
             self._take_in(trainer_state, services)
         moment = self._moment(trainer_state, services, is_scored, is_recorded)
-        self._judge(moment, trainer_state, policy, services)
+        self._evaluate(moment, trainer_state, policy, services)
 
     def on_training_end(
         self,
@@ -202,7 +202,7 @@ class EvaluationHook(TrainerHook):
             # it was trained, perhaps scored, before a crash
             self._promised.look_up([epoch], stats_client)
         moment = self._moment(trainer_state, services, is_scored, is_recorded)
-        self._judge(moment, trainer_state, policy, services)
+        self._evaluate(moment, trainer_state, policy, services)
         if self._background is not None:
             self._take_in(trainer_state, services, wait=True)
             trainer_state.owes_scores = bool(self._background.unfinished)
@@ -224,7 +224,7 @@ class EvaluationHook(TrainerHook):
         folder = str(self.replay_dir) if is_recorded and self.replay_dir is not None else None
         return EvaluationRequest(state.epoch, state.agent_step, uri, is_scored, folder)
 
-    def _judge(
+    def _evaluate(
         self, moment: EvaluationRequest, state: TrainerState, policy: Policy, services: _Services
     ) -> None:
         """Do what is wanted of this moment, or have it done in the background."""

@@ -62,10 +62,10 @@ def _processor() -> str:
 class RunConditions:
     """Settings, the plan of the numbers and the machine under them: saved with a run, obeyed on resume.
 
-    Threads and a driver that nobody chose are those that the run began with; `adopt` is called with the
-    plan where that is another driver. Other settings are a `ConfigError`. Any other difference is an
-    `InexactResumeError`, or with `allow_inexact` a warning. A plan whose driver is ``auto`` is open until
-    `settle`, which lets `choose` decide.
+    Threads and a driver that nobody chose are those that the run began with; `select_saved` is called
+    with the plan where that is another driver. Other settings are a `ConfigError`. Any other difference
+    is an `InexactResumeError`, or with `allow_inexact` a warning. A plan whose driver is ``auto`` is open
+    until `complete_plan`, which calls `select`.
     """
 
     state_name = "conditions"
@@ -77,8 +77,8 @@ class RunConditions:
         plan: NumericsPlan,
         *,
         are_set: Collection[str] = (),
-        adopt: Callable[[NumericsPlan], NumericsPlan] | None = None,
-        choose: Callable[[NumericsPlan, int], NumericsPlan] | None = None,
+        select_saved: Callable[[NumericsPlan], NumericsPlan] | None = None,
+        select: Callable[[NumericsPlan, int], NumericsPlan] | None = None,
         announce: Callable[[str], None] | None = None,
     ) -> None:
         self.plan = plan
@@ -88,9 +88,9 @@ class RunConditions:
         self.differences: list[str] = []
         """In what the run that continues here differs from the one that was saved."""
         self._open = [name for name in ("threads", "driver") if name not in are_set]
-        self._adopt, self._choose, self._announce = adopt, choose, announce
-        self._is_settled = False
-        self._adopted: tuple[NumericsPlan, NumericsPlan] | None = None
+        self._select_saved, self._select, self._announce = select_saved, select, announce
+        self._is_complete = False
+        self._selected: tuple[NumericsPlan, NumericsPlan] | None = None
         self._compared: Mapping[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,18 +101,18 @@ class RunConditions:
             "settings": dict(self.settings),
         }
 
-    def settle(self, total_timesteps: int = 0) -> None:
+    def complete_plan(self, total_timesteps: int = 0) -> None:
         """Decide what was left open, before the first update; afterwards it stays as it is.
 
         The run is as long as its settings say, or `total_timesteps`, whichever is more.
         """
-        if self._is_settled:
+        if self._is_complete:
             return
         if self._compared is not None:
             self.plan = self._plan_after(self._compared)
-        if self.plan.driver == "auto" and self._choose is not None:
-            self.plan = self._choose(self.plan, total_timesteps)
-        self._is_settled = True  # not before: whoever interrupts a compiler leaves the choice open
+        if self.plan.driver == "auto" and self._select is not None:
+            self.plan = self._select(self.plan, total_timesteps)
+        self._is_complete = True  # not before: whoever interrupts a compiler leaves the choice open
         if self._announce is not None:
             self._announce(self.plan.describe())
 
@@ -146,11 +146,11 @@ class RunConditions:
         saved = self._saved_plan(state)
         plan = dataclasses.replace(self.plan, **{name: saved[name] for name in self._open})
         compiled_alike = plan.driver in ("eager", "auto") or plan.threads == self.plan.threads
-        if self._adopt is None or (plan.driver == self.plan.driver and compiled_alike):
+        if self._select_saved is None or (plan.driver == self.plan.driver and compiled_alike):
             return plan
-        if self._adopted is None or self._adopted[0] != plan:
-            self._adopted = plan, self._adopt(plan)
-        return self._adopted[1]
+        if self._selected is None or self._selected[0] != plan:
+            self._selected = plan, self._select_saved(plan)
+        return self._selected[1]
 
     def _machine_like(self, saved: Mapping[str, Any]) -> dict[str, str]:
         """This machine, in what was saved: checkpoints of earlier versions say less."""

@@ -18,8 +18,6 @@ _MAX_SHOWN = 80
 _MAX_LINES = 50
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _BROKEN_RULES = "broken_rules"
-_REPLACED = {("driver", "epoch"): "step"}
-"""(setting, a choice that it no longer has) -> the choice to make now."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,11 +102,8 @@ def _of_field(problem: ErrorDetails, kind: type, origins: Mapping[str, Origin]) 
     path = leaf.path if leaf is not None else where
     place = at(origins, path)
     if leaf is not None:
-        value = shown(problem["input"])
-        given = problem["input"]
-        now = _REPLACED.get((parts[-1], given)) if isinstance(given, str) else None
-        hint = f"; {now!r} replaces it" if now else ""
-        return Problem(f"{where}{place}: found {value}; allowed is {leaf.words}{hint}", (path,))
+        found = shown(problem["input"])
+        return Problem(f"{where}{place}: found {found}; allowed is {leaf.words}", (path,))
     if problem["type"] in _UNKNOWN:
         group = groups.get(".".join(parts[:-1]), kind)
         known = [field.name for field in dataclasses.fields(group)]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from metta.cli.database_option import database_of
 from metta.cli.main import main
+from metta.cli.options import database_of
 from metta.database import StatsReader
 from metta.errors import DatabaseError
 from metta.loggers import EventLog, StatsClient, StatsLogger

@@ -174,17 +174,17 @@ def test_a_trainer_is_refused_when_its_checkpoints_were_made_elsewhere(
 def test_the_saved_driver_is_taken_over_when_nobody_chose_one() -> None:
     asked: list[str] = []
 
-    def adopt(plan: NumericsPlan) -> NumericsPlan:
+    def select(plan: NumericsPlan) -> NumericsPlan:
         asked.append(plan.driver)
         return plan
 
-    conditions = RunConditions(PLAN, are_set=("threads",), adopt=adopt)
+    conditions = RunConditions(PLAN, are_set=("threads",), select_saved=select)
     conditions.load_state_dict(saved(driver="step"))
     assert (conditions.plan.driver, conditions.differences, asked) == ("step", [], ["step"])
 
 
 def test_a_driver_that_cannot_be_taken_over_is_a_difference() -> None:
-    conditions = RunConditions(PLAN, are_set=("threads",), adopt=lambda _: PLAN)
+    conditions = RunConditions(PLAN, are_set=("threads",), select_saved=lambda _: PLAN)
     with pytest.raises(InexactResumeError, match="driver was step, now eager"):
         conditions.load_state_dict(saved(driver="step"))
 
@@ -200,10 +200,10 @@ def test_checkpoints_without_a_compiler_in_their_plan_go_on() -> None:
 def test_saved_threads_are_taken_over_and_nothing_is_compiled_when_no_driver_was_chosen_yet() -> (
     None
 ):
-    def adopt(plan: NumericsPlan) -> NumericsPlan:
+    def select(plan: NumericsPlan) -> NumericsPlan:
         raise AssertionError(f"compiled for {plan}")
 
     plan = dataclasses.replace(PLAN, driver="auto")
-    conditions = RunConditions(plan, adopt=adopt)
+    conditions = RunConditions(plan, select_saved=select)
     conditions.load_state_dict(saved(driver="auto", threads=2))
     assert (conditions.plan.threads, conditions.plan.driver) == (2, "auto")

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from metta.testing.zygote import Zygote
+from faults.zygote import Zygote
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    with Zygote(["tests.testing.children", "tests.testing.children:prepare"], cwd=ROOT) as zygote:
+    with Zygote(
+        ["tests.faults.zygote_children", "tests.faults.zygote_children:prepare"], cwd=ROOT
+    ) as zygote:
         yield zygote
 
 
@@ -23,22 +25,22 @@ def test_a_function_runs_in_a_process_of_its_own_when_it_is_started(
     zygote: Zygote, tmp_path: Path
 ) -> None:
     target = tmp_path / "said"
-    child = zygote.start("tests.testing.children:write", path=str(target), text="hello")
+    child = zygote.start("tests.faults.zygote_children:write", path=str(target), text="hello")
     assert child.wait() == 0
     assert target.read_text() == f"hello from {child.pid}, prepared"
     assert child.pid != os.getpid()
 
 
 def test_the_exit_code_is_known_when_a_child_ends(zygote: Zygote) -> None:
-    assert zygote.start("tests.testing.children:leave", code=7).wait() == 7
-    assert zygote.start("tests.testing.children:fail").wait() == 1
-    assert zygote.start("tests.testing.children:interrupt").wait() == -signal.SIGINT
-    assert zygote.start("tests.testing.children:nothing_of_that_name").wait() == 1
+    assert zygote.start("tests.faults.zygote_children:leave", code=7).wait() == 7
+    assert zygote.start("tests.faults.zygote_children:fail").wait() == 1
+    assert zygote.start("tests.faults.zygote_children:interrupt").wait() == -signal.SIGINT
+    assert zygote.start("tests.faults.zygote_children:nothing_of_that_name").wait() == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_signal_is_the_exit_code_when_a_child_is_killed(zygote: Zygote, number: int) -> None:
-    child = zygote.start("tests.testing.children:sleep")
+    child = zygote.start("tests.faults.zygote_children:sleep")
     time.sleep(0.05)
     with pytest.raises(TimeoutError, match="continues after"):
         child.wait(0.05)
@@ -49,8 +51,8 @@ def test_the_signal_is_the_exit_code_when_a_child_is_killed(zygote: Zygote, numb
 
 
 def test_children_end_with_the_zygote_when_it_is_closed() -> None:
-    with Zygote(["tests.testing.children"], cwd=ROOT) as zygote:
-        child = zygote.start("tests.testing.children:sleep")
+    with Zygote(["tests.faults.zygote_children"], cwd=ROOT) as zygote:
+        child = zygote.start("tests.faults.zygote_children:sleep")
         assert Path(f"/proc/{child.pid}").exists()
     assert not Path(f"/proc/{child.pid}").exists()
 

@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, NoReturn
 
 from metta.processes import python_command
@@ -117,12 +116,7 @@ class Zygote:
     def __enter__(self) -> "Zygote":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -1,4 +1,4 @@
-"""The process that judges: what it is given, what it answers, and how it ends."""
+"""The process that evaluates: what it is given, what it answers, and how it ends."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from metta.envs.toy import CorridorEnv
 from metta.envs.workers.process_end import ProcessEnd
 from metta.envs.workers.worker_process import worker_context
 from metta.rl.evaluate.evaluator import PolicyEvaluator
-from metta.rl.evaluate.process import JudgeProcess, described_job, write_weights
+from metta.rl.evaluate.process import EvaluationProcess, described_job, write_weights
 from metta.store.policies.file import freeze_policy
 from metta.train.train_config import AgentConfig, EvaluationConfig
 
@@ -40,15 +40,15 @@ def test_jobs_are_answered_in_turn_when_one_of_them_fails(tmp_path: Path) -> Non
         folder.mkdir()
         write_weights(folder, weights)
     (folders[1] / "policy.safetensors").write_bytes(b"nothing")
-    judge = JudgeProcess(worker_context())
+    process = EvaluationProcess(worker_context())
     try:
         for folder in folders:
-            judge.give(folder / "policy.safetensors", job, is_temporary=True)
-        answers = [judge.answer(100.0) for _ in folders]
-        assert judge.answer(0.0) is None
-        assert not judge.has_ended
+            process.give(folder / "policy.safetensors", job, is_temporary=True)
+        answers = [process.answer(100.0) for _ in folders]
+        assert process.answer(0.0) is None
+        assert not process.has_ended
     finally:
-        judge.end()
+        process.end()
     first, broken, third = (answer or {} for answer in answers)
     assert first["results"] == third["results"]
     assert list(first["results"]["episodes"]) == ["training/CorridorEnv"]
@@ -57,21 +57,21 @@ def test_jobs_are_answered_in_turn_when_one_of_them_fails(tmp_path: Path) -> Non
 
 
 def test_nobody_waits_when_two_answers_came_together() -> None:
-    judge = JudgeProcess(worker_context())
+    process = EvaluationProcess(worker_context())
     try:
-        judge._said = bytearray(b'{"results": 1}\n{"recorded": 2}\n')
+        process._said = bytearray(b'{"results": 1}\n{"recorded": 2}\n')
         for expected in ({"results": 1}, {"recorded": 2}):
-            assert judge.answer(100_000.0) == expected
+            assert process.answer(100_000.0) == expected
     finally:
-        judge.end()
+        process.end()
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_the_process_is_gone_when_it_is_ended(tmp_path: Path, is_busy: bool) -> None:
-    judge = JudgeProcess(worker_context())
+    process = EvaluationProcess(worker_context())
     if is_busy:
-        judge.give(tmp_path / "nothing", b"nothing")
-    end = ProcessEnd(judge.pid)
-    code = judge.end()
+        process.give(tmp_path / "nothing", b"nothing")
+    end = ProcessEnd(process.pid)
+    code = process.end()
     assert end.within(10)
     assert code is not None
