@@ -4,24 +4,18 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from metta.envs.call_order import CallOrder
 from metta.envs.restore.env_values import UnreadableStateError
 from metta.envs.restore.episode_log import EpisodeLog
-from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.rows.tasked_env import RowTasks
-from metta.envs.vec_env import RestoreClass, RestoreSupport
-from metta.errors import ConfigError, MettaWarning, StateError
+from metta.errors import MettaWarning, StateError
 
 __all__ = [
     "boundary_state",
     "class_of_state",
-    "load_arrays",
     "load_tasks",
-    "support_of_arrays",
     "repeat_state",
     "snapshot_rows",
     "snapshot_state",
-    "state_of_arrays",
     "with_tasks",
 ]
 
@@ -44,36 +38,6 @@ def snapshot_state(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return boundary_state()
 
 
-def state_of_arrays(
-    order: CallOrder, restore_class: RestoreClass, read: Callable[[], Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The state of environments that are all in arrays; `boundary` before their first reset."""
-    if not order.stands_still("state_dict()") or restore_class != "snapshot":
-        return boundary_state()
-    return {"class": "snapshot", **read()}
-
-
-def load_arrays(
-    state: Mapping[str, Any],
-    order: CallOrder,
-    rows: RowArrays,
-    load: Callable[[Mapping[str, Any]], None],
-    name: str,
-) -> None:
-    """Let `load` take back what `state_of_arrays` gave; after a `boundary`, `reset` comes next."""
-    order.forget()
-    saved_class = class_of_state(state)
-    if saved_class == "boundary":
-        return
-    if saved_class != "snapshot":
-        raise StateError(
-            f"the saved environments are of class {saved_class!r}; {name} are saved as 'snapshot'"
-        )
-    load(state)
-    rows.begin_episodes()
-    order.stand()
-
-
 def repeat_state(log: EpisodeLog) -> dict[str, Any]:
     """Seeds and actions of all rows; a `boundary` with a warning where some were not kept."""
     unknown = log.unknown_rows()
@@ -81,17 +45,6 @@ def repeat_state(log: EpisodeLog) -> dict[str, Any]:
         _warn_of_boundary(f"the actions of rows {unknown} since their last reset are not known")
         return boundary_state()
     return {"class": "repeat", **log.state()}
-
-
-def support_of_arrays(wanted: RestoreClass | Literal["auto"], name: str) -> RestoreSupport:
-    """The class of environments whose whole state is in arrays: `snapshot`, or less if asked for."""
-    if wanted == "repeat":
-        raise ConfigError(
-            f"environments of class 'repeat' were asked for, but {name} give their state; ask for 'auto'"
-        )
-    if wanted in ("boundary", "sync_reset"):
-        return RestoreSupport(wanted, "as asked for")
-    return RestoreSupport("snapshot", "")
 
 
 def class_of_state(state: Mapping[str, Any]) -> SavedClass:

@@ -104,7 +104,7 @@ def test_no_final_observation_is_given_when_the_last_step_terminates(native: boo
     while not step(env, [1], obs).starts.any():
         counted += 1
     limited, obs = opened(1, native=native, max_episode_steps=500)
-    limited._carts.episodes[:] = 0
+    limited._worlds.episodes[:] = 0
     cut, obs = opened(1, native=native, max_episode_steps=9)
     for _ in range(9):
         result = step(cut, [1], obs)
@@ -284,7 +284,7 @@ def test_carts_are_made_when_they_are_named() -> None:
 def test_the_twin_steps_when_no_kernels_were_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carts, "_native", None)
     env = CartPoleVecEnv(2)
-    assert env._carts._kernels is numpy_kernels
+    assert env._worlds._kernels is numpy_kernels
     assert not env.is_fusable
     with pytest.raises(ConfigError, match="were not built"):
         CartPoleVecEnv(2, native=True)

@@ -259,9 +259,9 @@ def test_worlds_refuse_an_action_themselves_when_nobody_looked_at_it_before(
     rows = RowArrays.allocate(ObsSpec((leaf,)), 4, 0)
     obs = np.zeros((4, PAIR.observation_size), np.uint8)
     worlds.reset([1, 2], obs)
-    before = worlds.state()
+    before = worlds.saved()
     with pytest.raises(EnvError, match=f"got action {action} in row 3"):
         worlds.step(0, np.array([0, 1, 2, action]), obs, rows)
-    assert all((array == before[name]).all() for name, array in worlds.state().items())
+    assert all((array == before[name]).all() for name, array in worlds.saved().items())
     with pytest.raises(EnvError, match="got 3 seeds for 2 worlds"):
         worlds.reset([1, 2, 3], obs)
