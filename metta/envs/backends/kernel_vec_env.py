@@ -59,7 +59,7 @@ class KernelVecEnv:
         self,
         worlds: Worlds,
         name: str,
-        spaces_of_row: tuple[spaces.Space[Any], spaces.Discrete],
+        spaces_of_row: tuple[spaces.Space[Any], spaces.Space[Any]],
         num_envs: int,
         num_groups: int,
         agents_per_env: int = 1,

@@ -6,17 +6,14 @@ from typing import Any, Literal, get_args
 
 from metta.envs.restore.env_values import UnreadableStateError
 from metta.envs.restore.episode_log import EpisodeLog
-from metta.envs.rows.tasked_env import RowTasks
 from metta.errors import MettaWarning, StateError
 
 __all__ = [
     "boundary_state",
     "class_of_state",
-    "load_tasks",
     "repeat_state",
     "snapshot_rows",
     "snapshot_state",
-    "with_tasks",
 ]
 
 SavedClass = Literal["snapshot", "repeat", "boundary"]
@@ -40,7 +37,7 @@ def snapshot_state(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def repeat_state(log: EpisodeLog) -> dict[str, Any]:
     """Seeds and actions of all rows; a `boundary` with a warning where some were not kept."""
-    unknown = log.unknown_rows()
+    unknown = log.unknown_rows(from_start=True)
     if unknown:
         _warn_of_boundary(f"the actions of rows {unknown} since their last reset are not known")
         return boundary_state()
@@ -69,18 +66,6 @@ def snapshot_rows(state: Mapping[str, Any], num_rows: int) -> list[Mapping[str, 
             f"{len(rows)} environments were saved, but there are {num_rows} here; use the same number"
         )
     return rows
-
-
-def with_tasks(state: dict[str, Any], tasks: RowTasks, num_tasks: int) -> dict[str, Any]:
-    """A state with the tasks of its environments, where there is more than one."""
-    is_kept = num_tasks > 1 and state["class"] != "boundary"
-    return {**state, **tasks.state()} if is_kept else state
-
-
-def load_tasks(state: Mapping[str, Any], tasks: RowTasks, num_tasks: int) -> None:
-    """Take back the tasks of a state; a `boundary` has none."""
-    if num_tasks > 1 and class_of_state(state) != "boundary":
-        tasks.load(state, num_tasks)
 
 
 def _warn_of_boundary(reason: str) -> None:

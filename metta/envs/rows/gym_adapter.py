@@ -1,6 +1,6 @@
 """Gymnasium environments as rows: one environment, one row, reset in the step that ends its episode."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -76,18 +76,18 @@ class GymRows:
     ) -> None:
         for row, env in enumerate(envs, first_row):
             spec.check(env, row)
-        self._envs = list(envs)
+        self.envs = list(envs)
         self._env_steps = [env.step for env in envs]
         self._spec = spec
         self._arrays = arrays
-        self._first_row = first_row
+        self.first_row = first_row
         self._tasks = tasks
         self._finite = FiniteCheck(spec.obs_spec)
         self._step = 0
         self._any_ended = True
-        self.row_seeds = np.zeros(len(self._envs), np.int64)
+        self.row_seeds = np.zeros(len(self.envs), np.int64)
         """The seeds given to the last `reset`."""
-        self.episodes = np.zeros(len(self._envs), np.int64)
+        self.episodes = np.zeros(len(self.envs), np.int64)
         """The number of each row's present episode, counted from that reset."""
         self._leaf = spec.obs_spec.leaves[0]
         """The only one where observations are plain arrays."""
@@ -135,50 +135,47 @@ class GymRows:
                     self._write_mask(row, obs, info)
         except Exception as error:
             raise self._failed(row, error) from error
-        self._finite.rewards(rewards, first_row=self._first_row, step=self._step)
-        self._finite.observations(obs_out, first_row=self._first_row, step=self._step)
+        self._finite.rewards(rewards, first_row=self.first_row, step=self._step)
+        self._finite.observations(obs_out, first_row=self.first_row, step=self._step)
 
-    def env_rows(self) -> list[tuple[int, GymEnv]]:
-        """Each environment with the number of its row."""
-        return list(enumerate(self._envs, self._first_row))
-
-    def begin_again(self, row: int) -> tuple[Any, dict[str, Any]]:
-        """Reset one row to the beginning of its present episode, of its present task."""
+    def begin_again(self, row: int, seed: int, episode: int, task: int) -> Any:
+        """Reset one row to the beginning of a given episode; what it observes there."""
+        self.row_seeds[row], self.episodes[row] = seed, episode
         if self._tasks is not None:
-            self._take_task(row, int(self._tasks.now[row]))
-        seed = episode_seed(int(self.row_seeds[row]), int(self.episodes[row]))
-        return reset_env(self._envs[row], self._first_row + row, seed)
+            self._tasks.now[row] = task
+        return self._reset_row(row)[0]
 
-    def stand_still(self) -> None:
-        """Flags of rows that stand inside their episodes."""
+    def repeat(self, row: int, actions: np.ndarray, sign_of_life: Callable[[], None]) -> Any:
+        """Take actions ``[L, ...]`` once more in one row; what it observes then."""
+        observation = None
+        try:
+            for self._step, action in enumerate(actions, 1):
+                sign_of_life()
+                observation, _, terminated, truncated, _ = self._env_steps[row](action)
+                if terminated or truncated:
+                    raise EnvError(
+                        f"the episode ended after {self._step} of {len(actions)} repeated actions; it "
+                        "had not ended the first time, so the environment is not deterministic"
+                    )
+        except Exception as error:
+            raise self._failed(row, error) from error
         self._step = 0
-        self._any_ended, self.any_cut, self.infos = True, False, []
-        self._arrays.begin_episodes()
-        self._arrays.starts.fill(False)
+        return observation
 
-    def repeat(
-        self,
-        seeds: Sequence[int] | np.ndarray,
-        episodes: Sequence[int] | np.ndarray,
-        actions: Sequence[np.ndarray],
-        obs_out: ObsArrays,
-    ) -> None:
-        """Begin a given episode in every row and repeat its actions ``[L_i, ...]``, L_i for row i.
-
-        The last observations and masks are written; flags say that nothing ended.
-        """
-        self.row_seeds[:] = seeds
-        self.episodes[:] = episodes
-        self.stand_still()
-        for row, row_actions in enumerate(actions):
-            self._repeat_row(row, row_actions, obs_out)
-        self._finite.observations(obs_out, first_row=self._first_row, step=0)
+    def write_observation(self, row: int, observation: Any, obs_out: ObsArrays) -> None:
+        """Write and check what one row observes."""
+        try:
+            self._spec.obs_spec.write(observation, obs_out, row)
+        except Exception as error:
+            raise self._failed(row, error) from error
+        seen = {key: array[row : row + 1] for key, array in obs_out.items()}
+        self._finite.observations(seen, first_row=self.first_row + row, step=0)
 
     def close(self) -> None:
         """Close every environment, in order, even where one of them fails to."""
         with ExitStack() as closing:
-            for row in reversed(range(len(self._envs))):
-                closing.callback(_close, self._envs[row], self._first_row + row)
+            for row in reversed(range(len(self.envs))):
+                closing.callback(_close, self.envs[row], self.first_row + row)
 
     def _begin_step(self) -> None:
         self._step += 1
@@ -190,7 +187,7 @@ class GymRows:
     def _begin_episodes(self, obs_out: ObsArrays) -> None:
         self._step = 0
         self._any_ended, self.any_cut, self.infos = True, False, []
-        for row in range(len(self._envs)):
+        for row in range(len(self.envs)):
             observation, info = self._begin_row(row)
             try:
                 self._spec.obs_spec.write(observation, obs_out, row)
@@ -198,35 +195,23 @@ class GymRows:
             except Exception as error:
                 raise self._failed(row, error) from error
         self._arrays.begin_episodes()
-        self._finite.observations(obs_out, first_row=self._first_row, step=0)
+        self._finite.observations(obs_out, first_row=self.first_row, step=0)
 
     def _begin_row(self, row: int) -> tuple[Any, dict[str, Any]]:
         """A new episode, of the task that comes next."""
         if self._tasks is not None:
             self._tasks.now[row] = self._tasks.next[row]
-        return self.begin_again(row)
+        return self._reset_row(row)
 
-    def _take_task(self, row: int, task: int) -> None:
-        try:
-            self._envs[row].begin_task(task)  # type: ignore[attr-defined]  # a TaskedEnv
-        except Exception as error:
-            raise self._failed(row, error) from error
-
-    def _repeat_row(self, row: int, actions: np.ndarray, obs_out: ObsArrays) -> None:
-        observation, info = self.begin_again(row)
-        try:
-            for self._step, action in enumerate(actions, 1):
-                observation, _, terminated, truncated, info = self._env_steps[row](action)
-                if terminated or truncated:
-                    raise EnvError(
-                        f"the episode ended after {self._step} of {len(actions)} repeated actions; it "
-                        "had not ended the first time, so the environment is not deterministic"
-                    )
-            self._spec.obs_spec.write(observation, obs_out, row)
-            self._write_mask(row, observation, info)
-        except Exception as error:
-            raise self._failed(row, error) from error
-        self._step = 0
+    def _reset_row(self, row: int) -> tuple[Any, dict[str, Any]]:
+        """Begin the present episode of a row, of its present task."""
+        if self._tasks is not None:
+            try:
+                self.envs[row].begin_task(int(self._tasks.now[row]))  # type: ignore[attr-defined]  # a TaskedEnv
+            except Exception as error:
+                raise self._failed(row, error) from error
+        seed = episode_seed(int(self.row_seeds[row]), int(self.episodes[row]))
+        return reset_env(self.envs[row], self.first_row + row, seed)
 
     def _end_episode(
         self, row: int, observation: Any, end: tuple[Any, Any], info: dict[str, Any]
@@ -239,7 +224,7 @@ class GymRows:
             # before the reset: an environment may reuse one buffer for all its observations
             self._spec.obs_spec.write(observation, arrays.final_obs, row)
             self._finite.final_observation(
-                arrays.final_obs, row, first_row=self._first_row, step=self._step
+                arrays.final_obs, row, first_row=self.first_row, step=self._step
             )
             self.any_cut = True
         if self._spec.probed and self._spec.mask_layout is None and MASK_KEY in info:
@@ -272,6 +257,6 @@ class GymRows:
     def _failed(self, row: int, error: Exception) -> EnvError:
         kind = "" if isinstance(error, EnvError) else f"{type(error).__name__}: "
         return EnvError(
-            f"row {self._first_row + row} ({self._envs[row]}) failed at step {self._step}: "
+            f"row {self.first_row + row} ({self.envs[row]}) failed at step {self._step}: "
             f"{kind}{error}"
         )

@@ -107,6 +107,11 @@ class WorkerPool:
         return worker
 
     @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._workers)
+
+    @property
     def pids(self) -> list[int]:
         """Process ids of the workers, in order."""
         return [worker.pid for worker in self._workers]
