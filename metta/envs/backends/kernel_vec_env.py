@@ -1,6 +1,7 @@
 """Rows that C kernels, or their NumPy twins, step all at once; their whole state is in arrays."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -8,7 +9,7 @@ from gymnasium import spaces
 
 from metta.envs.call_order import CallOrder, check_actions, check_reset
 from metta.envs.restore.saved_envs import boundary_state, class_of_state
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import RowArrays
 from metta.envs.vec_env import (
     ObsArrays,
     RestoreClass,
@@ -129,8 +130,17 @@ class KernelVecEnv:
         following, has_news = self._worlds.run(actor, rollout, first_step, final_obs)
         if not has_news:
             return following, None
-        infos = self._infos(rollout.starts[following], 0)
-        return following, self._arrays.result_at(rollout, following - 1, infos)
+        last = following - 1
+        terminated, truncated = rollout.terminated[last], rollout.truncated[last]
+        arrays = replace(
+            self._arrays,
+            rewards=rollout.rewards[last],
+            terminated=terminated,
+            truncated=truncated,
+            starts=rollout.starts[following],
+        )
+        any_cut = bool((truncated & ~terminated).any())
+        return following, arrays.result(any_cut=any_cut, infos=self._infos(arrays.starts, 0))
 
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
         """`snapshot`, unless less was asked for: the whole state is in arrays."""

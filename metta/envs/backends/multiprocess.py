@@ -14,7 +14,7 @@ from metta.envs.rows.row_spec import EnvFactory, RowSpec, build_env, row_spec_of
 from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import ObsArrays, StepResult
 from metta.envs.workers.jobs import worker_jobs, worker_row_ranges
-from metta.envs.workers.pool import Answer, Limit, WorkerPool
+from metta.envs.workers.pool import Answer, Limit, WorkerPool, WorkersFailedError
 from metta.envs.workers.revival import Revival
 from metta.envs.workers.shared_rows import SharedRows, allocate_block
 from metta.envs.workers.supervision import OnEnvError, RecoverFn, Restart, RestartBudget, Supervisor
@@ -160,8 +160,13 @@ class MultiprocessVecEnv(LoggedRows):
         self._finalizer()
 
     def _collect(self, command: int, limit: Limit, come_back: RecoverFn) -> list[Answer]:
+        """One answer per worker; `EnvError`, and all are closed, where some may not be started again."""
         try:
-            return self._supervisor.collect(command, limit, come_back)
+            while True:
+                try:
+                    return self._pool.collect(command, limit)
+                except WorkersFailedError as failed:
+                    self._supervisor.replace(failed.failures, come_back)
         except EnvError:
             self.close()
             raise

@@ -9,8 +9,7 @@ import numpy as np
 from metta.envs.backends.logged_rows import LoggedRows
 from metta.envs.call_order import check_actions, check_reset
 from metta.envs.restore.row_places import bring_row, row_states
-from metta.envs.rows.gym_adapter import GymRows
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import GymRows, RowArrays
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, build_envs, row_spec_of
 from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import ObsArrays, StepResult, group_slices

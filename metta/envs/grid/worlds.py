@@ -10,7 +10,7 @@ from metta.envs.grid.config import GridWorldConfig
 from metta.envs.grid.layout import COUNT_NAMES, NUM_ACTIONS, Cell, Setting, WorldArrays, as_signed
 from metta.envs.grid.render import WorldView
 from metta.envs.grid.saved_worlds import SAVED_ARRAYS, checked_worlds
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import RowArrays
 from metta.envs.vec_env import RolloutArrays
 from metta.errors import ConfigError, EnvError
 

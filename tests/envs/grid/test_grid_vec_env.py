@@ -8,7 +8,7 @@ import pytest
 
 from metta.envs import RestorableVecEnv, VecEnv
 from metta.envs.grid import TASKS, Cell, GridVecEnv, GridWorldConfig, GridWorlds
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import RowArrays
 from metta.envs.vec_env import TaskedVecEnv
 from metta.errors import EnvError
 from metta.spaces import ObsLeaf, ObsSpec

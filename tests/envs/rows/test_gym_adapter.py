@@ -9,8 +9,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from faults.saved_envs import GivesState
 from metta.envs import SerialVecEnv, StepResult
 from metta.envs.restore.row_places import RowPlace, bring_row, row_states
-from metta.envs.rows.gym_adapter import GymRows, as_reward
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import GymRows, RowArrays, as_reward
 from metta.envs.rows.row_spec import episode_seed, row_spec_of
 from metta.envs.toy import BufferReuseEnv, CountdownEnv, MaskedCorridorEnv
 from metta.errors import EnvError, SpaceError, StateError
