@@ -121,30 +121,6 @@ def test_a_world_has_its_own_story_when_its_neighbours_differ(native: bool) -> N
         np.testing.assert_array_equal(first.rewards, second.rewards[4:])
 
 
-@both_kernels
-def test_observations_are_written_in_place_when_memory_is_bytes_or_strided(native: bool) -> None:
-    envs = GridVecEnv([PAIR], 2, native=native)
-    wanted = envs.obs_spec.zeros(4)
-    size = wanted["obs"].shape[1]
-    envs.reset(SEEDS, wanted)
-    outs = [np.zeros((4, size), np.uint8), np.zeros((4, 2 * size), np.uint8)[:, ::2]]
-    for _ in range(20):
-        for out in (wanted["obs"], *outs):
-            envs.prepare_restore()
-            state = envs.state_dict()
-            envs.send(0, np.full(4, 2))
-            envs.recv(0, {"obs": out})
-            if out is not outs[-1]:
-                envs.load_state_dict(state)
-        for out in outs:
-            np.testing.assert_array_equal(out, wanted["obs"])
-    envs.send(0, np.zeros(4, np.int64))
-    for wrong in (np.zeros((4, size), np.float32), np.zeros((3, size), np.uint8)):
-        with pytest.raises(EnvError, match=r"obs_spec\.zeros"):
-            envs.recv(0, {"obs": wrong})
-    envs.recv(0, wanted)
-
-
 SEEDS = [3, 0, 4, 0]
 
 
