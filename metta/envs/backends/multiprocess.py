@@ -13,12 +13,19 @@ from metta.envs.call_order import check_actions, check_reset
 from metta.envs.rows.row_spec import EnvFactory, RowSpec, build_env, row_spec_of
 from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
 from metta.envs.vec_env import ObsArrays, StepResult
-from metta.envs.workers.jobs import worker_jobs, worker_row_ranges
 from metta.envs.workers.pool import Answer, Limit, WorkerPool, WorkersFailedError
 from metta.envs.workers.revival import Revival
 from metta.envs.workers.shared_rows import SharedRows, allocate_block
 from metta.envs.workers.supervision import OnEnvError, RecoverFn, Restart, RestartBudget, Supervisor
-from metta.envs.workers.worker import BRING_TO, FLAG_CUT, GET_STATE, RESET, unpack
+from metta.envs.workers.worker import (
+    BRING_TO,
+    FLAG_CUT,
+    GET_STATE,
+    RESET,
+    unpack,
+    worker_jobs,
+    worker_row_ranges,
+)
 from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError, MettaError, MettaWarning
 from metta.train.train_config import RolloutConfig

@@ -18,8 +18,8 @@ import numpy as np
 from metta.envs.restore.global_generators import global_generators_kept
 from metta.envs.restore.own_state import lasting_wrapper
 from metta.envs.restore.row_places import RowPlace, bring_row, row_states
+from metta.envs.rows.action_masks import draw_action
 from metta.envs.rows.gym_adapter import GymRows, RowArrays
-from metta.envs.rows.random_actions import draw_action
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, RowSpec, build_env
 from metta.envs.vec_env import RestoreClass, RestoreSupport
 from metta.errors import ConfigError, EnvError, StateError

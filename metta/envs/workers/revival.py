@@ -5,9 +5,8 @@ import numpy as np
 from metta.envs.restore.env_values import UnreadableStateError
 from metta.envs.restore.episode_log import EpisodeLog
 from metta.envs.vec_env import ObsArrays
-from metta.envs.workers.jobs import RowRanges
 from metta.envs.workers.pool import Limit, WorkerPool
-from metta.envs.workers.worker import BRING_TO, FRESH, GET_STATE, RESET, unpack
+from metta.envs.workers.worker import BRING_TO, FRESH, GET_STATE, RESET, RowRanges, unpack
 
 __all__ = ["Revival"]
 
