@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig, GridWorlds, native_available
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import RowArrays
 from metta.spaces import ObsLeaf, ObsSpec
 
 NUM_ACTION_SETS = 32

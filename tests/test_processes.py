@@ -18,7 +18,7 @@ SCRIPT = """
 import json, os, subprocess, sys
 from pathlib import Path
 from own_envs import Own
-from metta.rl.ppo_trainer import PPOTrainer
+from metta.envs import make_vec_env
 
 class Asking(Own):
     def reset(self, **options):
@@ -28,8 +28,9 @@ class Asking(Own):
         Path(sys.argv[0]).with_name("found.json").write_text(json.dumps(found))
         return super().reset(**options)
 
-with PPOTrainer(None, Asking, num_envs=1, num_workers=1, n_steps=8, num_minibatches=1) as trainer:
-    trainer.collect_rollouts()
+env = make_vec_env(Asking, num_envs=1, num_workers=1)
+env.reset([0], env.obs_spec.zeros(1))
+env.close()
 print(json.dumps([sys.path, os.getpid()]))
 """
 
@@ -66,10 +67,10 @@ def test_a_module_runs_as_it_does_here_and_ignores_the_current_folder(tmp_path: 
     assert "grid" in ended.stdout
 
 
-TRAINING = """
+STEPPING = """
 import socket, sys
 from pathlib import Path
-from metta.rl.ppo_trainer import PPOTrainer
+from metta.envs import make_vec_env
 
 real = socket.socket.bind
 without_sockets = sys.argv[1:]
@@ -80,19 +81,20 @@ def bind(made, address):
     real(made, address)
 
 socket.socket.bind = bind
-with PPOTrainer(None, "CartPole-v1", num_envs=2, num_workers=1, n_steps=8, num_minibatches=1) as trainer:
-    print(len(trainer.collect_rollouts(8)["rewards"]))
+env = make_vec_env("CartPole-v1", num_envs=2, num_workers=1)
+print(len(env.reset([0, 1], env.obs_spec.zeros(2)).rewards))
+env.close()
 """
 
 
-def train_with_workers(
+def step_with_workers(
     cache: Path, temporary: Path, *without_sockets: Path
 ) -> subprocess.CompletedProcess[str]:
     """A script with a worker, where nobody can make a socket below some folders."""
     temporary.mkdir(parents=True, exist_ok=True)
     variables = {"METTA_CACHE_DIR": str(cache), "TMPDIR": str(temporary)}
     ended = subprocess.run(
-        [sys.executable, "-c", TRAINING, *map(str, without_sockets)],
+        [sys.executable, "-c", STEPPING, *map(str, without_sockets)],
         env={**os.environ, **variables}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert list(cache.glob("scratch/*")) == []
@@ -110,20 +112,20 @@ def short() -> Iterator[Path]:
 @pytest.mark.parametrize("length", [60, 120])  # too long with the name of a socket, and without it
 def test_workers_start_whatever_the_path_of_the_cache(length: int, short: Path) -> None:
     cache = short / ("x" * length)
-    ended = train_with_workers(cache, short / "tmp")
-    assert (ended.returncode, ended.stdout) == (0, "8\n"), ended.stderr
+    ended = step_with_workers(cache, short / "tmp")
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
 
 
 def test_workers_start_where_the_cache_takes_no_sockets(short: Path) -> None:
-    ended = train_with_workers(short / "cache", short / "tmp", short / "cache")
-    assert (ended.returncode, ended.stdout) == (0, "8\n"), ended.stderr
+    ended = step_with_workers(short / "cache", short / "tmp", short / "cache")
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
 
 
 @pytest.mark.parametrize("is_long", [True, False])
 def test_the_folders_are_named_where_no_socket_can_be_made(is_long: bool, short: Path) -> None:
     place = short / ("x" * 120) if is_long else short
     folders = place / "cache", place / "tmp"
-    ended = train_with_workers(*folders, *(() if is_long else folders))
+    ended = step_with_workers(*folders, *(() if is_long else folders))
     assert ended.returncode == 1
     said = ended.stderr.splitlines()[-1]
     assert said.startswith(

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from faults.saved_envs import SavedCartPole, SavedMaskedCorridor, SavedNested
 from metta.envs import MultiprocessVecEnv, SerialVecEnv
-from metta.envs.rows.random_actions import draw_action
+from metta.envs.rows.action_masks import draw_action
 from metta.envs.vec_env import RestorableVecEnv, StepResult
 from metta.state_tree import pack_state, unpack_state
 
@@ -64,7 +64,6 @@ _SAVED = ("saved-cartpole", "wrapped", "masked-dict", "nested")
 CLASSES = {world: "snapshot" if world in _SAVED else "repeat" for world in WORLDS}
 
 BACKENDS: dict[str, Callable[[list[Factory]], RestorableVecEnv]] = {
-    "serial-1": lambda factories: SerialVecEnv(factories),
     "serial-2": lambda factories: SerialVecEnv(factories, 2),
     "multiprocess-2x2": lambda factories: MultiprocessVecEnv(factories, 2, 2),
 }

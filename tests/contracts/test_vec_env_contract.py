@@ -61,7 +61,10 @@ IN_STEP = {
     "multiprocess-2x1": _multiprocess(2, 1),
     "multiprocess-2x2": _multiprocess(2, 2),
 }
-BACKENDS = IN_STEP | {
+BACKENDS = {
+    # groups and workers at once; a test below compares all of the above
+    "serial-2": IN_STEP["serial-2"],
+    "multiprocess-2x2": IN_STEP["multiprocess-2x2"],
     "native-same-step": _native(AutoresetMode.SAME_STEP),
     "native-next-step": _native(AutoresetMode.NEXT_STEP),
     "native-disabled": _native(AutoresetMode.DISABLED),

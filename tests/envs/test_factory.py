@@ -32,7 +32,7 @@ def test_rows_are_made_by_gymnasium_when_given_an_id() -> None:
     assert isinstance(vec_env, SerialVecEnv)
     assert vec_env.num_rows == 3
     # without the checker, which costs a fifth of each step
-    assert "PassiveEnvChecker" not in repr(vec_env._groups[0]._envs[0])
+    assert "PassiveEnvChecker" not in repr(vec_env._groups[0].envs[0])
 
 
 def test_keyword_arguments_reach_the_environment_when_given_an_id(registered: str) -> None:

@@ -18,7 +18,7 @@ from metta.envs.agents.agents_env import (
 )
 from metta.envs.backends.wrapper import VecEnvWrapper
 from metta.envs.call_order import check_reset
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import RowArrays
 from metta.envs.vec_env import (
     FinalRows,
     ObsArrays,

@@ -18,7 +18,7 @@ from metta.envs.call_order import CallOrder, check_action_space, check_actions, 
 from metta.envs.restore.own_state import has_own_state, load_own_state, own_state
 from metta.envs.restore.saved_envs import boundary_state, class_of_state, snapshot_state
 from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
-from metta.envs.rows.row_arrays import FiniteCheck, RowArrays
+from metta.envs.rows.gym_adapter import FiniteCheck, RowArrays
 from metta.envs.vec_env import ObsArrays, RestoreClass, RestoreSupport, StepResult
 from metta.errors import ConfigError, EnvError, StateError
 from metta.spaces import MASK_KEY, obs_spec_of

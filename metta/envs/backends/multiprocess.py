@@ -3,40 +3,31 @@
 import json
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from metta.envs.call_order import CallOrder, check_actions, check_reset
-from metta.envs.restore.deferred_log import DeferredLog
-from metta.envs.restore.restore_check import check_restore
-from metta.envs.restore.saved_envs import (
-    boundary_state,
-    class_of_state,
-    load_tasks,
-    repeat_state,
-    snapshot_rows,
-    snapshot_state,
-    with_tasks,
-)
+from metta.envs.backends.logged_rows import LoggedRows
+from metta.envs.call_order import check_actions, check_reset
 from metta.envs.rows.row_spec import EnvFactory, RowSpec, build_env, row_spec_of
 from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
-from metta.envs.vec_env import (
-    ObsArrays,
-    RestoreClass,
-    RestoreSupport,
-    StepResult,
-    group_slices,
-)
-from metta.envs.workers.jobs import worker_jobs, worker_row_ranges
-from metta.envs.workers.pool import Answer, Limit, WorkerPool
+from metta.envs.vec_env import ObsArrays, StepResult
+from metta.envs.workers.pool import Answer, Limit, WorkerPool, WorkersFailedError
 from metta.envs.workers.revival import Revival
 from metta.envs.workers.shared_rows import SharedRows, allocate_block
 from metta.envs.workers.supervision import OnEnvError, RecoverFn, Restart, RestartBudget, Supervisor
-from metta.envs.workers.worker import BRING_TO, FLAG_CUT, GET_STATE, RESET, unpack
+from metta.envs.workers.worker import (
+    BRING_TO,
+    FLAG_CUT,
+    GET_STATE,
+    RESET,
+    unpack,
+    worker_jobs,
+    worker_row_ranges,
+)
 from metta.envs.workers.worker_process import worker_context
-from metta.errors import EnvError, MettaError, MettaWarning, StateError
+from metta.errors import EnvError, MettaError, MettaWarning
 from metta.train.train_config import RolloutConfig
 
 __all__ = ["MultiprocessVecEnv"]
@@ -44,7 +35,7 @@ __all__ = ["MultiprocessVecEnv"]
 _DEFAULTS = RolloutConfig()
 
 
-class MultiprocessVecEnv:
+class MultiprocessVecEnv(LoggedRows):
     """A `VecEnv` whose rows are stepped by worker processes; equal to `SerialVecEnv` to the bit.
 
         envs = MultiprocessVecEnv([make_env] * 16, num_workers=4, num_groups=2)
@@ -63,8 +54,6 @@ class MultiprocessVecEnv:
     One environment is made and closed in this process to read the spaces.
     """
 
-    gives_finite = True
-
     def __init__(
         self,
         factories: Sequence[EnvFactory],
@@ -79,45 +68,32 @@ class MultiprocessVecEnv:
         ranges = worker_row_ranges(len(factories), num_groups, num_workers)
         self._step_limit = Limit(step_timeout_seconds, "step_timeout_seconds")
         self._start_limit = Limit(start_timeout_seconds, "start_timeout_seconds")
-        spec, self.num_tasks = _probe(factories[0])
-        self.observation_space = spec.observation_space
-        self.action_space = spec.action_space
-        self.obs_spec = spec.obs_spec
-        self.num_rows = len(factories)
-        self.num_groups = num_groups
-        self._num_workers = num_workers
-        self.mask_size = spec.mask_size
-        self._order = CallOrder(num_groups)
-        self._slices = group_slices(self.num_rows, num_groups)
-        self._group_size = self.num_rows // num_groups
+        spec, num_tasks = _probe(factories[0])
+        context = worker_context()
+        block = allocate_block(context, spec, len(factories))
+        self._shared = SharedRows.over(block, spec, len(factories))
+        tasks = RowTasks(np.zeros_like(self._shared.next_tasks), self._shared.next_tasks)
+        may_restart = max_worker_restarts > 0
+        super().__init__(factories, spec, num_groups, tasks, num_tasks, may_restart=may_restart)
         # where a worker's rows begin inside their group
         self._offsets = [
             [mine[group][0] - rows.start for mine in ranges]
             for group, rows in enumerate(self._slices)
         ]
-        context = worker_context()
-        block = allocate_block(context, spec, self.num_rows)
-        self._shared = SharedRows.over(block, spec, self.num_rows)
         self._group_arrays = [self._shared.arrays.part(rows) for rows in self._slices]
         self._group_obs = [
             {key: array[rows] for key, array in self._shared.obs.items()} for rows in self._slices
         ]
         self._group_actions = [self._shared.actions[rows] for rows in self._slices]
-        self._factories, self._spec = list(factories), spec
-        self._log = DeferredLog(self.num_rows, num_groups, self.action_space)
-        self._restore_class: RestoreClass = "boundary"
-        self._may_restart = max_worker_restarts > 0
-        self._keeps_log = False
         self._num_told = 0
         self._pool = WorkerPool(context, worker_jobs(factories, spec, ranges), block)
         self._finalizer = weakref.finalize(self, self._pool.stop)
         self._supervisor = Supervisor(
             self._pool, RestartBudget(max_worker_restarts), on_env_error, self._start_limit
         )
-        self._tasks = RowTasks(np.zeros_like(self._shared.next_tasks), self._shared.next_tasks)
         limits = self._step_limit, self._start_limit
         self._revival = Revival(
-            self._pool, self._shared, self._log, ranges, limits, self._tasks.now
+            self._pool, self._shared.obs, self._log, ranges, limits, self._tasks.now
         )
         self._supervisor.first_answers()
 
@@ -125,21 +101,6 @@ class MultiprocessVecEnv:
     def worker_pids(self) -> list[int]:
         """Process ids of the workers."""
         return self._pool.pids
-
-    @property
-    def tasks(self) -> np.ndarray:
-        """``[num_rows]`` what each environment plays."""
-        return self._tasks.now
-
-    @property
-    def next_tasks(self) -> np.ndarray:
-        """``[num_rows]`` what each environment's next episode will be of; write to it between steps."""
-        return self._tasks.next
-
-    @property
-    def num_resets(self) -> int:
-        """How often `reset` was called."""
-        return self._order.num_resets
 
     @property
     def restarts(self) -> list[Restart]:
@@ -200,68 +161,22 @@ class MultiprocessVecEnv:
             self._warn_of_losses()
         return result
 
-    def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
-        """Try the classes on throwaway environments in this process; best called before `reset`."""
-        support = check_restore(self._factories, self._spec, wanted)
-        self._restore_class = support.restore_class
-        return support
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where every environment stands; `boundary` before the first reset."""
-        has_begun = self._order.stands_still("state_dict()")
-        if has_begun and self._restore_class == "snapshot":
-            state = snapshot_state(lambda: {"rows": self._row_states()})
-        elif has_begun and self._restore_class == "repeat":
-            state = repeat_state(self._log.log)
-        else:
-            state = boundary_state()
-        return with_tasks(state, self._tasks, self.num_tasks)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring every environment to where it stood; after a `boundary`, `reset` comes next."""
-        self._order.forget()
-        self._finish_steps()
-        saved_class, log = class_of_state(state), self._log.log
-        load_tasks(state, self._tasks, self.num_tasks)
-        if saved_class == "boundary":
-            return None
-        if saved_class == "repeat":
-            log.load(state)
-            if log.unknown_rows():
-                raise StateError(f"the actions of rows {log.unknown_rows()} were not saved")
-            self._revival.begin()
-        else:
-            rows = snapshot_rows(state, self.num_rows)
-            log.load(_without_actions(rows, self._shared.actions))
-            self._revival.begin(rows)
-        self._bring_all()
-        # a log of what was done since a snapshot is enough here, but not for a state to save
-        self._begin_to_log(is_whole=saved_class == "repeat" or self._restore_class != "repeat")
-        self._order.stand()
-        if saved_class == "snapshot":
-            return None
-        obs = {key: array.copy() for key, array in self._shared.obs.items()}
-        self._hand_out(obs)
-        return obs
-
     def close(self) -> None:
         """Stop the workers; those that do not close their environments in time are killed."""
         self._order.close()
         self._finalizer()
 
     def _collect(self, command: int, limit: Limit, come_back: RecoverFn) -> list[Answer]:
+        """One answer per worker; `EnvError`, and all are closed, where some may not be started again."""
         try:
-            return self._supervisor.collect(command, limit, come_back)
+            while True:
+                try:
+                    return self._pool.collect(command, limit)
+                except WorkersFailedError as failed:
+                    self._supervisor.replace(failed.failures, come_back)
         except EnvError:
             self.close()
             raise
-
-    def _begin_to_log(self, *, is_whole: bool = True) -> None:
-        """Log steps from here on where that is of use; where not, nobody shall believe the log."""
-        self._keeps_log = self._may_restart or self._restore_class == "repeat"
-        if not (self._keeps_log and is_whole):
-            log = self._log.log
-            log.join(log.seeds, log.episodes)
 
     def _hand_out(self, obs: ObsArrays) -> None:
         for group, rows in enumerate(self._slices):
@@ -276,15 +191,18 @@ class MultiprocessVecEnv:
             state for group in range(self.num_groups) for groups in told for state in groups[group]
         ]
 
-    def _bring_all(self) -> None:
+    def _bring_all(self) -> ObsArrays:
+        self._revival.begin()
         self._pool.expect(BRING_TO)
-        for worker in range(self._num_workers):
+        for worker in range(self._pool.size):
             self._revival.send_places(worker)
         for answer in self._collect(BRING_TO, self._start_limit, self._revival.load):
             _result_of(answer)
+        obs = {key: array.copy() for key, array in self._shared.obs.items()}
+        self._hand_out(obs)
+        return obs
 
     def _finish_steps(self) -> None:
-        """Wait for steps under way, whose results nobody wants any more."""
         for group in self._pool.steps_under_way:
             self._collect(group, self._step_limit, self._revival.drop_steps)
 
@@ -324,19 +242,3 @@ def _result_of(answer: Answer) -> Any:
     if isinstance(result, MettaError):
         raise result
     return result
-
-
-def _without_actions(
-    rows: Sequence[Mapping[str, Any]], actions: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The state of an `EpisodeLog` whose rows have done nothing since these states were taken."""
-    try:
-        seeds, episodes = ([row[name] for row in rows] for name in ("seed", "episode"))
-        return {
-            "seeds": np.array(seeds, np.int64),
-            "episodes": np.array(episodes, np.int64),
-            "lengths": np.zeros(len(rows), np.int64),
-            "actions": actions[:0],
-        }
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise StateError(f"the saved rows have no seed and episode: {error}") from error

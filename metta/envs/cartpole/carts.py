@@ -7,7 +7,7 @@ import numpy as np
 
 from metta.envs.cartpole import numpy_kernels
 from metta.envs.cartpole.numpy_kernels import STEEPEST, X_LIMIT
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import RowArrays
 from metta.envs.vec_env import RolloutArrays
 from metta.errors import ConfigError, EnvError, StateError
 

@@ -10,7 +10,7 @@ from metta.envs.grid.config import GridWorldConfig
 from metta.envs.grid.layout import COUNT_NAMES, NUM_ACTIONS, Cell, Setting, WorldArrays, as_signed
 from metta.envs.grid.render import WorldView
 from metta.envs.grid.saved_worlds import SAVED_ARRAYS, checked_worlds
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import RowArrays
 from metta.envs.vec_env import RolloutArrays
 from metta.errors import ConfigError, EnvError
 
@@ -133,12 +133,12 @@ class GridWorlds:
                 f"next_tasks[{world}] is {tasks[world]}, but tasks have the numbers 0 to {num_tasks - 1}"
             )
 
-    def state(self) -> dict[str, np.ndarray]:
+    def saved(self) -> dict[str, np.ndarray]:
         """Where every world stands, in memory of its own."""
         return {name: getattr(self.arrays, name).copy() for name in SAVED_ARRAYS}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave; `StateError`, and nothing changes, where it does not fit."""
+        """Take back what `saved` gave; `StateError`, and nothing changes, where it does not fit."""
         saved = checked_worlds(state, self.arrays, self.radius)
         for name in SAVED_ARRAYS:
             getattr(self.arrays, name)[...] = getattr(saved, name)

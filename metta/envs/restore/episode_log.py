@@ -1,4 +1,4 @@
-"""The actions of unfinished episodes: with its seed, all that is needed to live an episode again."""
+"""What was done in every row since its episode began: enough to bring it to where it stands."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,141 +6,162 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from metta.envs.restore.row_places import RowPlace
+from metta.envs.vec_env import group_slices
 from metta.errors import StateError
 
 __all__ = ["MAX_LOGGED_STEPS", "EpisodeLog"]
 
 MAX_LOGGED_STEPS = 1_000_000
 """An episode that grows longer is not logged any more."""
-_FIRST_CAPACITY = 256
+_BLOCK_STEPS = 256
 _COLUMNS = ("seeds", "episodes", "lengths")
 
 
 class EpisodeLog:
-    """What was done in every row since its episode began; kept by whoever sends the actions.
+    """Seeds, numbers and actions of unfinished episodes; kept by whoever sends the actions.
 
-        log = EpisodeLog(num_rows=8, action_space=envs.action_space)
+        log = EpisodeLog(num_rows=8, num_groups=1, action_space=envs.action_space)
         log.begin(seeds)                                # at a reset
-        log.record(rows, actions, result.starts)        # after each step of a group
+        log.record(group, actions, result.starts)       # after each step of a group
 
     A row is *unknown* while it stands in an episode whose beginning was not seen, or that is too long.
+    Steps are kept as they come and entered row by row a block at a time, or when the log is read: to enter
+    them one by one would take about three times as long.
     """
 
-    def __init__(self, num_rows: int, action_space: spaces.Space[Any]) -> None:
+    def __init__(self, num_rows: int, num_groups: int, action_space: spaces.Space[Any]) -> None:
+        self._slices = group_slices(num_rows, num_groups)
         self._shape = tuple(action_space.shape or ())
         self._dtype = np.dtype(action_space.dtype)
-        self._rows = np.arange(num_rows)
-        self.seeds = np.zeros(num_rows, np.int64)
-        """The seeds of the last reset."""
-        self.episodes = np.zeros(num_rows, np.int64)
-        """The number of each row's present episode since then."""
-        self._lengths = np.zeros(num_rows, np.int64)
+        block = (num_groups, _BLOCK_STEPS, num_rows // num_groups)
+        self._new_actions = np.empty((*block, *self._shape), self._dtype)
+        self._new_starts = np.empty(block, np.bool_)
+        self._num_new = [0] * num_groups
+        self._seeds = np.zeros(num_rows, np.int64)
+        self._episodes = np.zeros(num_rows, np.int64)
         self._known = np.zeros(num_rows, np.bool_)
-        self._actions = self._allocate(_FIRST_CAPACITY)
+        self._lengths = np.zeros(num_rows, np.int64)
+        self._actions: list[list[np.ndarray]] = [[] for _ in range(num_rows)]
+        """Of each row, parts ``[L, ...]`` of what it did."""
+        self._states: list[Mapping[str, Any] | None] = [None] * num_rows
+        """Of each row, where its environment stood before them; None: at the beginning of the episode."""
 
     def begin(self, seeds: Sequence[int] | np.ndarray) -> None:
         """Every row begins its episode 0."""
-        self.join(seeds, np.zeros_like(self.episodes))
-        self._known.fill(True)
+        self._place(seeds, np.zeros_like(self._episodes))
 
-    def join(self, seeds: Sequence[int] | np.ndarray, episodes: np.ndarray) -> None:
-        """Rows stand somewhere in these episodes: they are unknown until their next ones begin."""
-        self.seeds[:] = seeds
-        self.episodes[:] = episodes
-        self._lengths.fill(0)
+    def begin_at(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Every row stands where `row_states` said."""
+        try:
+            seeds, episodes = (
+                np.array([state[name] for state in states], np.int64)
+                for name in ("seed", "episode")
+            )
+            self._place(seeds, episodes)
+            self._states = [state["env"] for state in states]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise StateError(f"the saved rows have no seed, episode and env: {error}") from error
+
+    def forget(self) -> None:
+        """Nothing is known of any row until its next episode begins after another `begin`."""
+        self._place(self._seeds, self._episodes)
         self._known.fill(False)
 
-    def record(self, rows: slice, actions: np.ndarray, starts: np.ndarray) -> None:
-        """Note one step of some rows; `starts`: which of them stand at the start of a new episode."""
-        lengths, known = self._lengths[rows], self._known[rows]
-        if int(lengths.max()) >= self._actions.shape[1]:
-            self._make_room(rows)
-        self._actions[self._rows[rows], lengths] = actions
-        lengths += known
-        if starts.any():
-            self.episodes[rows] += starts
-            lengths[starts] = 0
-            known[starts] = True
+    def record(self, group: int, actions: np.ndarray, starts: np.ndarray) -> None:
+        """Note one step of a group; `starts`: which rows stand at the start of a new episode."""
+        count = self._num_new[group]
+        self._new_actions[group, count] = actions
+        self._new_starts[group, count] = starts
+        self._num_new[group] = count + 1
+        if count + 1 == _BLOCK_STEPS:
+            self._enter(group)
 
-    def record_block(self, rows: slice, actions: np.ndarray, starts: np.ndarray) -> None:
-        """The same for K steps at once: actions ``[K, n, ...]`` and starts ``[K, n]``."""
-        for place, row in enumerate(range(rows.start, rows.stop)):
-            taken, began = actions[:, place], np.flatnonzero(starts[:, place])
-            if len(began):
-                self.episodes[row] += len(began)
-                self._lengths[row], self._known[row] = 0, True
-                taken = taken[began[-1] + 1 :]
-            if not self._known[row]:
-                continue
-            length = int(self._lengths[row])
-            while length + len(taken) > self._actions.shape[1] and self._known[row]:
-                self._lengths[row] = self._actions.shape[1]
-                self._make_room(slice(row, row + 1))
-            if self._known[row]:
-                self._actions[row, length : length + len(taken)] = taken
-                self._lengths[row] = length + len(taken)
+    def unknown_rows(self, *, from_start: bool = False) -> list[int]:
+        """Rows that cannot be brought to where they stand; `from_start`: not without a loaded state."""
+        self._enter_all()
+        known = self._known
+        if from_start:
+            known = known & [state is None for state in self._states]
+        return [int(row) for row in np.flatnonzero(~known)]
 
-    def unknown_rows(self) -> list[int]:
-        """Rows whose episode cannot be lived again."""
-        return [int(row) for row in np.flatnonzero(~self._known)]
-
-    def actions_of(self, row: int) -> np.ndarray:
-        """The actions ``[L, ...]`` of a row's unfinished episode, in memory of their own."""
-        return self._actions[row, : self._lengths[row]].copy()
+    def place_of(self, row: int, task: int = 0) -> RowPlace:
+        """Where a row that is not unknown stands, in memory of its own."""
+        self._enter_all()
+        seed, episode = int(self._seeds[row]), int(self._episodes[row])
+        return RowPlace(seed, episode, self._states[row], self._joined([row]), task)
 
     def state(self) -> dict[str, np.ndarray]:
         """Seeds, numbers and lengths of the episodes ``[N]``, and the actions of all rows in a row.
 
-        A length is -1 where the row is unknown.
+        Only where all rows are known from the start of their episodes.
         """
-        kept = [self._actions[row, : self._lengths[row]] for row in self._rows]
+        self._enter_all()
         return {
-            "seeds": self.seeds.copy(),
-            "episodes": self.episodes.copy(),
-            "lengths": np.where(self._known, self._lengths, -1),
-            "actions": np.concatenate(kept),
+            "seeds": self._seeds.copy(),
+            "episodes": self._episodes.copy(),
+            "lengths": self._lengths.copy(),
+            "actions": self._joined(range(len(self._seeds))),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave; `StateError` where it is not for these rows and actions."""
         seeds, episodes, lengths = (self._column(state, name) for name in _COLUMNS)
+        if int(lengths.min()) < 0 or int(lengths.max()) > MAX_LOGGED_STEPS or episodes.min() < 0:
+            raise StateError(f"the saved episodes {episodes} of lengths {lengths} cannot be")
         actions = np.asarray(state.get("actions"))
-        counts = np.maximum(lengths, 0)
-        expected = (int(counts.sum()), *self._shape)
+        expected = (int(lengths.sum()), *self._shape)
         if actions.shape != expected or actions.dtype != self._dtype:
             raise StateError(
                 f"the saved actions are {actions.shape} of {actions.dtype}, but the lengths of the "
                 f"episodes and the action space make them {expected} of {self._dtype}"
             )
-        if int(counts.max()) > MAX_LOGGED_STEPS or int(episodes.min()) < 0:
-            raise StateError(f"the saved episodes {episodes} of lengths {lengths} cannot be")
-        self.join(seeds, episodes)
-        self._lengths[:] = counts
-        self._known[:] = lengths >= 0
-        self._actions = self._allocate(max(_FIRST_CAPACITY, int(counts.max())))
-        for row, part in enumerate(np.split(actions, np.cumsum(counts)[:-1])):
-            self._actions[row, : len(part)] = part
+        self._place(seeds, episodes)
+        self._lengths[:] = lengths
+        self._actions = [
+            [part.copy()] for part in np.split(actions, np.cumsum(lengths)[:-1].tolist())
+        ]
 
     def _column(self, state: Mapping[str, Any], name: str) -> np.ndarray:
         column = np.asarray(state.get(name))
-        if column.shape != self._rows.shape or column.dtype != np.int64:
+        if column.shape != self._seeds.shape or column.dtype != np.int64:
             raise StateError(
-                f"the saved {name} are {column.shape} of {column.dtype}, not ({len(self._rows)},) int64"
+                f"the saved {name} are {column.shape} of {column.dtype}, not ({len(self._seeds)},) int64"
             )
         return column
 
-    def _make_room(self, rows: slice) -> None:
-        """Double what rows can hold; a row at the limit becomes unknown instead."""
-        too_long = self._lengths[rows] >= MAX_LOGGED_STEPS
-        self._known[rows] &= ~too_long
-        self._lengths[rows][too_long] = 0
-        capacity = self._actions.shape[1]
-        if int(self._lengths[rows].max()) < capacity:
-            return
-        old, self._actions = self._actions, self._allocate(min(2 * capacity, MAX_LOGGED_STEPS))
-        for row, length in enumerate(self._lengths):
-            self._actions[row, :length] = old[row, :length]
+    def _place(self, seeds: Sequence[int] | np.ndarray, episodes: np.ndarray) -> None:
+        """Rows begin these episodes; whatever was recorded before is dropped."""
+        self._seeds[:], self._episodes[:] = seeds, episodes
+        self._num_new = [0] * len(self._num_new)
+        self._known.fill(True)
+        self._lengths.fill(0)
+        self._actions = [[] for _ in self._actions]
+        self._states = [None] * len(self._states)
 
-    def _allocate(self, capacity: int) -> np.ndarray:
-        # not touched: rows with short episodes cost no memory, however long other rows' are
-        return np.empty((len(self._rows), capacity, *self._shape), self._dtype)
+    def _joined(self, rows: Sequence[int]) -> np.ndarray:
+        nothing = np.empty((0, *self._shape), self._dtype)
+        return np.concatenate([nothing, *(part for row in rows for part in self._actions[row])])
+
+    def _enter_all(self) -> None:
+        for group in range(len(self._num_new)):
+            self._enter(group)
+
+    def _enter(self, group: int) -> None:
+        """Give each row its part of the new steps; what it did before its last episode is dropped."""
+        count, self._num_new[group] = self._num_new[group], 0
+        rows = self._slices[group]
+        for place, row in enumerate(range(rows.start, rows.stop)):
+            taken = self._new_actions[group, :count, place]
+            began = np.flatnonzero(self._new_starts[group, :count, place])
+            if len(began):
+                self._episodes[row] += len(began)
+                self._known[row], self._lengths[row] = True, 0
+                self._actions[row], self._states[row] = [], None
+                taken = taken[began[-1] + 1 :]
+            if not self._known[row] or not len(taken):
+                continue
+            self._lengths[row] += len(taken)
+            self._actions[row].append(taken.copy())
+            if self._lengths[row] > MAX_LOGGED_STEPS:
+                self._known[row], self._actions[row] = False, []

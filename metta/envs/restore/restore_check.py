@@ -17,10 +17,9 @@ import numpy as np
 
 from metta.envs.restore.global_generators import global_generators_kept
 from metta.envs.restore.own_state import lasting_wrapper
-from metta.envs.restore.row_states import load_row_states, row_states
-from metta.envs.rows.gym_adapter import GymRows
-from metta.envs.rows.random_actions import draw_action
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.restore.row_places import RowPlace, bring_row, row_states
+from metta.envs.rows.action_masks import draw_action
+from metta.envs.rows.gym_adapter import GymRows, RowArrays
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, RowSpec, build_env
 from metta.envs.vec_env import RestoreClass, RestoreSupport
 from metta.errors import ConfigError, EnvError, StateError
@@ -81,7 +80,7 @@ class _Player:
         """Of the unfinished episode."""
 
     def refuse_lasting_statistics(self) -> None:
-        name = lasting_wrapper(self._rows.env_rows()[0][1])
+        name = lasting_wrapper(self._rows.envs[0])
         if name is not None:
             raise EnvError(
                 f"{name} keeps statistics from episode to episode, which repeated actions do not bring "
@@ -109,16 +108,18 @@ class _Player:
         masks = self._arrays.action_mask
         return draw_action(self._action_space, None if masks is None else masks[0], generator)
 
-    def take_state(self) -> "_Bring":
-        """A way to bring another player to where this one stands now."""
-        states = _as_saved(row_states(self._rows))
-        return lambda other: load_row_states(other._rows, states)
+    def take_state(self) -> RowPlace:
+        """Where this player stands now, by the state of its environment."""
+        state = _as_saved(row_states(self._rows)[0])
+        return RowPlace(state["seed"], state["episode"], state["env"], np.empty(0))
 
-    def take_actions(self) -> "_Bring":
-        """Another way: by the seed and the actions of the unfinished episode."""
-        seeds, episodes = self._rows.row_seeds.tolist(), self._rows.episodes.tolist()
-        actions = np.array(self._actions)
-        return lambda other: other._rows.repeat(seeds, episodes, [actions], other._obs)
+    def take_actions(self) -> RowPlace:
+        """The same by the seed and the actions of the unfinished episode."""
+        seed, episode = int(self._rows.row_seeds[0]), int(self._rows.episodes[0])
+        return RowPlace(seed, episode, None, np.array(self._actions))
+
+    def bring_to(self, place: RowPlace) -> None:
+        bring_row(self._rows, 0, place, self._obs)
 
     def _seen(self) -> "_Seen":
         arrays = self._arrays
@@ -138,8 +139,7 @@ class _Player:
 
 _Seen = list[tuple[str, bytes]]
 """All that a trainer gets to see of a step, by name."""
-_Bring = Callable[[_Player], None]
-_Take = Callable[[_Player], _Bring]
+_Take = Callable[[_Player], RowPlace]
 
 _WAYS: dict[RestoreClass, _Take] = {
     "snapshot": _Player.take_state,
@@ -183,13 +183,13 @@ class _Trial:
                 if begins:
                     original.begin_fresh()
                 self._play_on(original, generator, num_steps)
-                bring = take(original)
+                place = take(original)
                 actions, seen = self._play_on(original, generator, _STEPS_AFTER_CUT)
                 begun = original.begin_fresh()
                 more, seen_more = self._play_on(original, generator, _STEPS_IN_NEXT_EPISODE)
                 with self._player(factory) as other:
                     _lead_astray(other)
-                    bring(other)
+                    other.bring_to(place)
                     _repeat(other, actions, seen)
                     _compare(begun, other.begin_fresh(), 0)
                     _repeat(other, more, seen_more)
@@ -225,15 +225,12 @@ class _Trial:
                 env.close()
 
 
-def _as_saved(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a checkpoint makes of states; `StateError` where it would not take them."""
-    from metta.state_tree import (
-        pack_state,
-        unpack_state,
-    )  # it loads torch, which workers do without
+def _as_saved(state: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint makes of a row's state; `StateError` where it would not take it."""
+    from metta.state_tree import pack_state, unpack_state  # they load torch; workers do without
 
-    packed, tensors = pack_state({"environments": {"state": {"rows": states}}})
-    saved: list[dict[str, Any]] = unpack_state(packed, tensors)["environments"]["state"]["rows"]
+    packed, tensors = pack_state({"environments": {"state": {"rows": [state]}}})
+    saved: dict[str, Any] = unpack_state(packed, tensors)["environments"]["state"]["rows"][0]
     return saved
 
 

@@ -4,25 +4,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from metta.envs.call_order import CallOrder
 from metta.envs.restore.env_values import UnreadableStateError
 from metta.envs.restore.episode_log import EpisodeLog
-from metta.envs.rows.row_arrays import RowArrays
-from metta.envs.rows.tasked_env import RowTasks
-from metta.envs.vec_env import RestoreClass, RestoreSupport
-from metta.errors import ConfigError, MettaWarning, StateError
+from metta.errors import MettaWarning, StateError
 
 __all__ = [
     "boundary_state",
     "class_of_state",
-    "load_arrays",
-    "load_tasks",
-    "support_of_arrays",
     "repeat_state",
     "snapshot_rows",
     "snapshot_state",
-    "state_of_arrays",
-    "with_tasks",
 ]
 
 SavedClass = Literal["snapshot", "repeat", "boundary"]
@@ -44,54 +35,13 @@ def snapshot_state(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return boundary_state()
 
 
-def state_of_arrays(
-    order: CallOrder, restore_class: RestoreClass, read: Callable[[], Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The state of environments that are all in arrays; `boundary` before their first reset."""
-    if not order.stands_still("state_dict()") or restore_class != "snapshot":
-        return boundary_state()
-    return {"class": "snapshot", **read()}
-
-
-def load_arrays(
-    state: Mapping[str, Any],
-    order: CallOrder,
-    rows: RowArrays,
-    load: Callable[[Mapping[str, Any]], None],
-    name: str,
-) -> None:
-    """Let `load` take back what `state_of_arrays` gave; after a `boundary`, `reset` comes next."""
-    order.forget()
-    saved_class = class_of_state(state)
-    if saved_class == "boundary":
-        return
-    if saved_class != "snapshot":
-        raise StateError(
-            f"the saved environments are of class {saved_class!r}; {name} are saved as 'snapshot'"
-        )
-    load(state)
-    rows.begin_episodes()
-    order.stand()
-
-
 def repeat_state(log: EpisodeLog) -> dict[str, Any]:
     """Seeds and actions of all rows; a `boundary` with a warning where some were not kept."""
-    unknown = log.unknown_rows()
+    unknown = log.unknown_rows(from_start=True)
     if unknown:
         _warn_of_boundary(f"the actions of rows {unknown} since their last reset are not known")
         return boundary_state()
     return {"class": "repeat", **log.state()}
-
-
-def support_of_arrays(wanted: RestoreClass | Literal["auto"], name: str) -> RestoreSupport:
-    """The class of environments whose whole state is in arrays: `snapshot`, or less if asked for."""
-    if wanted == "repeat":
-        raise ConfigError(
-            f"environments of class 'repeat' were asked for, but {name} give their state; ask for 'auto'"
-        )
-    if wanted in ("boundary", "sync_reset"):
-        return RestoreSupport(wanted, "as asked for")
-    return RestoreSupport("snapshot", "")
 
 
 def class_of_state(state: Mapping[str, Any]) -> SavedClass:
@@ -116,18 +66,6 @@ def snapshot_rows(state: Mapping[str, Any], num_rows: int) -> list[Mapping[str, 
             f"{len(rows)} environments were saved, but there are {num_rows} here; use the same number"
         )
     return rows
-
-
-def with_tasks(state: dict[str, Any], tasks: RowTasks, num_tasks: int) -> dict[str, Any]:
-    """A state with the tasks of its environments, where there is more than one."""
-    is_kept = num_tasks > 1 and state["class"] != "boundary"
-    return {**state, **tasks.state()} if is_kept else state
-
-
-def load_tasks(state: Mapping[str, Any], tasks: RowTasks, num_tasks: int) -> None:
-    """Take back the tasks of a state; a `boundary` has none."""
-    if num_tasks > 1 and class_of_state(state) != "boundary":
-        tasks.load(state, num_tasks)
 
 
 def _warn_of_boundary(reason: str) -> None:

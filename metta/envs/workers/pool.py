@@ -107,6 +107,11 @@ class WorkerPool:
         return worker
 
     @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._workers)
+
+    @property
     def pids(self) -> list[int]:
         """Process ids of the workers, in order."""
         return [worker.pid for worker in self._workers]
@@ -216,30 +221,28 @@ class WorkerPool:
         for descriptor, _ in events:
             # None: given up because of another event of this round
             worker = self._by_descriptor.get(descriptor)
-            if worker is not None and descriptor == worker.answers:
-                self._read(worker)
-                if worker.has_hung_up:
-                    self._give_up_dead(worker)
-            elif worker is not None:
+            if worker is None:
+                continue
+            if descriptor != worker.answers:
+                self._give_up_dead(worker)
+                continue
+            try:
+                for command, flags, payload in worker.read():
+                    if flags & FLAG_ERROR:
+                        self._give_up_env(worker, payload)
+                    elif command == SIGN_OF_LIFE:
+                        self._deadline = time.monotonic() + self._patience
+                    else:
+                        self._inbox[command][worker.index] = Answer(flags, payload)
+            except (ProtocolError, KeyError, TypeError, ValueError):
+                self._give_up(
+                    worker,
+                    f"{worker.name} said something that is no answer, and was killed; an environment "
+                    "wrote to a file descriptor that is not its own",
+                )
+            if worker.has_hung_up:
                 self._give_up_dead(worker)
         return bool(events)
-
-    def _read(self, worker: WorkerProcess) -> None:
-        """Put what a worker says into the inbox."""
-        try:
-            for command, flags, payload in worker.read():
-                if flags & FLAG_ERROR:
-                    self._give_up_env(worker, payload)
-                elif command == SIGN_OF_LIFE:
-                    self._deadline = time.monotonic() + self._patience
-                else:
-                    self._inbox[command][worker.index] = Answer(flags, payload)
-        except (ProtocolError, KeyError, TypeError, ValueError):
-            self._give_up(
-                worker,
-                f"{worker.name} said something that is no answer, and was killed; an environment wrote to "
-                "a file descriptor that is not its own",
-            )
 
     def _give_up_env(self, worker: WorkerProcess, payload: bytes) -> None:
         report = json.loads(payload)

@@ -1,18 +1,12 @@
 """Bringing rows back into a worker that was started again, to the bit where environments allow it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
-from metta.envs.restore.deferred_log import DeferredLog
 from metta.envs.restore.env_values import UnreadableStateError
+from metta.envs.restore.episode_log import EpisodeLog
 from metta.envs.vec_env import ObsArrays
-from metta.envs.workers.jobs import RowRanges
 from metta.envs.workers.pool import Limit, WorkerPool
-from metta.envs.workers.shared_rows import SharedRows
-from metta.envs.workers.worker import BRING_TO, FRESH, GET_STATE, RESET, unpack
-from metta.envs.workers.worker_rows import RowPlace
+from metta.envs.workers.worker import BRING_TO, FRESH, GET_STATE, RESET, RowRanges, unpack
 
 __all__ = ["Revival"]
 
@@ -28,25 +22,23 @@ class Revival:
     def __init__(
         self,
         pool: WorkerPool,
-        shared: SharedRows,
-        log: DeferredLog,
+        obs: ObsArrays,
+        log: EpisodeLog,
         ranges: RowRanges,
         limits: tuple[Limit, Limit],
         tasks: np.ndarray,
     ) -> None:
-        self._pool, self._shared, self._log, self._ranges = pool, shared, log, ranges
+        self._pool, self._obs, self._log, self._ranges = pool, obs, log, ranges
         self._step_limit, self._start_limit = limits
         self._tasks = tasks
         self._seen: list[ObsArrays | None] = [None] * len(ranges[0])
-        self._states: Sequence[Mapping[str, Any]] = ()
         self.lost: list[set[int]] = [set() for _ in ranges[0]]
         """For each group, workers whose rows begin fresh episodes in place of a step."""
         self.num_lost_rows = 0
 
-    def begin(self, states: Sequence[Mapping[str, Any]] = ()) -> None:
-        """All rows were placed anew; `states`: by what `row_states` had said of each row."""
+    def begin(self) -> None:
+        """All rows were placed anew."""
         self._seen = [None] * len(self._seen)
-        self._states = states
         for workers in self.lost:
             workers.clear()
 
@@ -105,8 +97,8 @@ class Revival:
         if worker not in self.lost[group]:
             self._pool.send(worker, group, self._step_limit)
             return
-        log, rows = self._log.log, slice(*self._ranges[worker][group])
-        fresh = group, log.seeds[rows].tolist(), log.episodes[rows].tolist()
+        places = [self._log.place_of(row) for row in range(*self._ranges[worker][group])]
+        fresh = group, [place.seed for place in places], [place.episode for place in places]
         self._pool.send(worker, FRESH, self._start_limit, fresh)
 
     def take_lost(self, group: int) -> np.ndarray:
@@ -120,7 +112,7 @@ class Revival:
     def send_places(self, worker: int) -> None:
         """Let a worker bring its rows, save lost ones, to where they stand."""
         places = {
-            group: [self._place(row) for row in rows]
+            group: [self._log.place_of(row, int(self._tasks[row])) for row in rows]
             for group, rows in self._standing(worker).items()
         }
         self._pool.send(worker, BRING_TO, self._start_limit, places)
@@ -142,7 +134,7 @@ class Revival:
         """Why the rows of a worker could not be brought back; empty where they were."""
         standing = self._standing(worker)
         unknown = {row for rows in standing.values() for row in rows}
-        unknown &= set(self._log.log.unknown_rows())
+        unknown &= set(self._log.unknown_rows())
         if unknown:
             return f"how the episodes of rows {sorted(unknown)} began is not known"
         self._pool.expect(BRING_TO)
@@ -156,23 +148,13 @@ class Revival:
             return "environments showed other observations when their episodes were repeated"
         return ""
 
-    def _place(self, row: int) -> RowPlace:
-        """Where a row stood when it was last handed out."""
-        log = self._log.log
-        seed, episode = int(log.seeds[row]), int(log.episodes[row])
-        state = self._states[row] if self._states else None
-        if state is not None and state["episode"] != episode:
-            # a later episode, whose beginning is known
-            state = None
-        return RowPlace(seed, episode, state, log.actions_of(row), int(self._tasks[row]))
-
     def _is_as_seen(self, group: int, rows: range) -> bool:
         seen, first = self._seen[group], self._ranges[0][group][0]
         if seen is None:
             return True
         here, there = slice(rows.start, rows.stop), slice(rows.start - first, rows.stop - first)
         return all(
-            np.array_equal(array[here], seen[key][there]) for key, array in self._shared.obs.items()
+            np.array_equal(array[here], seen[key][there]) for key, array in self._obs.items()
         )
 
     def _lose(self, worker: int) -> None:

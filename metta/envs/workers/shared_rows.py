@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.rows.gym_adapter import RowArrays
 from metta.envs.rows.row_spec import RowSpec
 from metta.envs.vec_env import ObsArrays
 

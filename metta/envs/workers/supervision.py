@@ -6,13 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from metta.envs.workers.pool import (
-    Answer,
-    Limit,
-    WorkerFailure,
-    WorkerPool,
-    WorkersFailedError,
-)
+from metta.envs.workers.pool import Limit, WorkerFailure, WorkerPool, WorkersFailedError
 from metta.envs.workers.worker import READY
 from metta.errors import EnvError
 
@@ -58,7 +52,7 @@ class RestartBudget:
 
 
 class Supervisor:
-    """Collects answers, and replaces workers that will not give them."""
+    """Replaces workers that will not answer, within the budget."""
 
     def __init__(
         self, pool: WorkerPool, budget: RestartBudget, on_env_error: OnEnvError, start_limit: Limit
@@ -67,14 +61,6 @@ class Supervisor:
         self._start_limit = start_limit
         self.restarts: list[Restart] = []
 
-    def collect(self, command: int, limit: Limit, come_back: RecoverFn) -> list[Answer]:
-        """One answer per worker; `EnvError` where workers fail and may not be started again."""
-        while True:
-            try:
-                return self._pool.collect(command, limit)
-            except WorkersFailedError as failed:
-                self._replace(failed.failures, come_back)
-
     def first_answers(self) -> None:
         """Wait for workers to get ready; a world that cannot be made is told at once."""
         try:
@@ -82,7 +68,8 @@ class Supervisor:
         except WorkersFailedError as failed:
             self._stop(failed.failures[0].message)
 
-    def _replace(self, failures: list[WorkerFailure], come_back: RecoverFn) -> None:
+    def replace(self, failures: list[WorkerFailure], come_back: RecoverFn) -> None:
+        """Start workers again, and what fails meanwhile; `EnvError` where they may not be."""
         failed_before: set[int] = set()
         while failures:
             for failure in failures:

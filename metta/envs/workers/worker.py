@@ -17,17 +17,19 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from metta.envs.rows.row_spec import EnvFactory, RowSpec
+from metta.envs.vec_env import group_slices
 from metta.envs.workers.shared_rows import SharedBlock, SharedRows
 from metta.envs.workers.worker_rows import WorkerRows
-from metta.errors import EnvError, StateError
+from metta.errors import ConfigError, EnvError, StateError
 
 __all__ = [
     "BRING_TO",
@@ -43,12 +45,14 @@ __all__ = [
     "SIGN_OF_LIFE",
     "WITH_PAYLOAD",
     "LENGTH",
+    "RowRanges",
     "WorkerJob",
     "answer_descriptor",
     "pack",
-    "pack_world",
     "unpack",
+    "worker_jobs",
     "worker_main",
+    "worker_row_ranges",
 ]
 
 MAX_GROUPS = 240
@@ -81,10 +85,58 @@ class WorkerJob:
     row_ranges: tuple[tuple[int, int], ...]
     """The rows of each group that this worker steps: first, and one past the last."""
     world: bytes
-    """Made by `pack_world`."""
+    """Packed: factories by row (lambdas and classes of a script too), and what their environments share."""
     environ: Mapping[str, str]
     """The trainer's environment variables, which a fork server may have started without."""
     directory: str
+
+
+RowRanges = list[tuple[tuple[int, int], ...]]
+"""For each worker, its rows (first, one past the last) of every group."""
+
+
+def worker_row_ranges(num_rows: int, num_groups: int, num_workers: int) -> RowRanges:
+    """Deal rows to workers; shares differ by at most one row."""
+    slices = group_slices(num_rows, num_groups)
+    group_size = num_rows // num_groups
+    if not 1 <= num_workers <= group_size:
+        raise ConfigError(
+            f"num_workers={num_workers} does not suit {num_rows} environments in {num_groups} groups "
+            f"of {group_size}: every worker needs a row of every group; try num_workers="
+            f"{max(1, min(num_workers, group_size))} or num_envs={num_groups * max(1, num_workers)}"
+        )
+    if num_groups > MAX_GROUPS:
+        raise ConfigError(f"num_groups={num_groups} is too many; at most {MAX_GROUPS} are possible")
+    return [
+        tuple(
+            (
+                rows.start + worker * group_size // num_workers,
+                rows.start + (worker + 1) * group_size // num_workers,
+            )
+            for rows in slices
+        )
+        for worker in range(num_workers)
+    ]
+
+
+def worker_jobs(
+    factories: Sequence[EnvFactory], spec: RowSpec, ranges: RowRanges
+) -> list[WorkerJob]:
+    """One job per worker, in the world that the trainer lives in now."""
+    jobs = []
+    for index, mine in enumerate(ranges):
+        rows = [row for first, stop in mine for row in range(first, stop)]
+        jobs.append(
+            WorkerJob(
+                index=index,
+                num_rows=len(factories),
+                row_ranges=mine,
+                world=pack(({row: factories[row] for row in rows}, spec)),
+                environ=dict(os.environ),
+                directory=str(Path.cwd()),
+            )
+        )
+    return jobs
 
 
 def pack(value: Any) -> bytes:
@@ -95,11 +147,6 @@ def pack(value: Any) -> bytes:
 def unpack(message: bytes) -> Any:
     """What `pack` packed at the other end of the pipe."""
     return cloudpickle.loads(message)
-
-
-def pack_world(factories: Mapping[int, EnvFactory], spec: RowSpec) -> bytes:
-    """Factories (lambdas and classes of a script too) and what their environments must look like."""
-    return pack((dict(factories), spec))
 
 
 _answer_descriptor: int | None = None

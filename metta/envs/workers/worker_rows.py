@@ -1,32 +1,17 @@
 """The rows of one worker: environments of every group, over the shared block."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from metta.envs.restore.row_states import load_row_states, row_states
+from metta.envs.restore.row_places import RowPlace, bring_row, row_states
 from metta.envs.rows.gym_adapter import GymRows
-from metta.envs.rows.row_arrays import RowArrays
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, RowSpec, build_envs, probe_reset
 from metta.envs.rows.tasked_env import RowTasks, TaskedEnv
 from metta.envs.workers.shared_rows import SharedRows
-from metta.errors import EnvError
 
-__all__ = ["RowPlace", "WorkerRows"]
-
-
-class RowPlace(NamedTuple):
-    """Where a row stands: the present episode's number, and how it got to where it is now."""
-
-    seed: int
-    """Of the row, not of the episode."""
-    episode: int
-    state: Mapping[str, Any] | None
-    """What `row_states` said at the first of `actions`; None: that was the episode's first."""
-    actions: np.ndarray
-    """``[L, ...]``, taken since."""
-    task: int = 0
+__all__ = ["WorkerRows"]
 
 
 class WorkerRows:
@@ -42,7 +27,6 @@ class WorkerRows:
         self._envs: dict[int, GymEnv] = build_envs(factories)
         if spec.probed and 0 in self._envs:
             probe_reset(self._envs[0])
-        self._spec = spec
         self._slices = [slice(first, stop) for first, stop in row_ranges]
         self._obs = [
             {key: array[rows] for key, array in shared.obs.items()} for rows in self._slices
@@ -97,37 +81,9 @@ class WorkerRows:
         Results of steps stay as they are: a reader may still hold them.
         """
         for group, row_places in places.items():
-            rows = self.groups[group]
             for row, place in enumerate(row_places):
-                obs = {key: array[row : row + 1] for key, array in self._obs[group].items()}
-                self._bring_row(self._slices[group].start + row, place, obs, sign_of_life)
-                rows.row_seeds[row], rows.episodes[row] = place.seed, place.episode
-
-    def _bring_row(
-        self,
-        number: int,
-        place: RowPlace,
-        obs: Mapping[str, np.ndarray],
-        sign_of_life: Callable[[], None],
-    ) -> None:
-        results = RowArrays.allocate(self._spec.obs_spec, 1, self._spec.mask_size)
-        tasks = self._tasks_of(slice(number, number + 1))
-        if tasks is not None:
-            tasks.now[0] = place.task
-        alone = GymRows([self._envs[number]], self._spec, results, number, tasks)
-        sign_of_life()
-        if place.state is None:
-            alone.repeat([place.seed], [place.episode], [place.actions[:0]], obs)
-        else:
-            load_row_states(alone, [place.state])
-        for taken, action in enumerate(place.actions, 1):
-            sign_of_life()
-            alone.step(np.array([action]), obs)
-            if results.starts[0]:
-                raise EnvError(
-                    f"the episode of row {number} ended after {taken} of {len(place.actions)} repeated "
-                    "actions; it had not ended the first time, so the environment is not deterministic"
-                )
+                sign_of_life()
+                bring_row(self.groups[group], row, place, self._obs[group], sign_of_life)
 
     def close(self) -> None:
         """Close every environment."""

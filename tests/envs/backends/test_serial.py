@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.saved_envs import SavedCountdown
 from metta.envs import SerialVecEnv, make_vec_env
-from metta.envs.toy import BufferReuseEnv, CountdownEnv
-from metta.errors import ConfigError, EnvError, MettaWarning
+from metta.envs.toy import CountdownEnv
+from metta.errors import ConfigError, EnvError
 from tests.envs.faulty_envs import FaultyEnv, OtherSpaceEnv, SimulatorError
 
 
@@ -133,50 +132,3 @@ def test_an_id_or_a_factory_is_asked_for_when_the_environment_is_given_itself() 
     assert "give an id or a factory" in promise.reason
     assert closed == []
     vec_env.reset([1], vec_env.obs_spec.zeros(1))
-
-
-def test_actions_are_logged_from_the_first_reset_on_whenever_the_class_is_found() -> None:
-    vec_env = SerialVecEnv([partial(BufferReuseEnv, 3), partial(BufferReuseEnv, 5)])
-    obs = vec_env.obs_spec.zeros(2)
-    vec_env.reset([1, 2], obs)
-
-    def step() -> None:
-        vec_env.send(0, np.array([1, 0]))
-        vec_env.recv(0, obs)
-
-    step()
-    vec_env.prepare_restore("repeat")
-    for _ in range(3):
-        step()
-    state = vec_env.state_dict()
-    assert state["class"] == "repeat"
-    assert state["episodes"].tolist() == [1, 0]
-    assert state["lengths"].tolist() == [1, 4]
-    assert state["actions"].tolist() == [1, 0, 0, 0, 0]
-    step()
-    step()
-    state = vec_env.state_dict()
-    assert state["class"] == "repeat"
-    assert state["seeds"].tolist() == [1, 2]
-    assert state["episodes"].tolist() == [2, 1]
-    assert state["lengths"].tolist() == [0, 1]
-    assert state["actions"].tolist() == [0]
-
-
-class ShyEnv(SavedCountdown):
-    """Gives its state, until it shows a window."""
-
-    shows = False
-
-    def get_state(self) -> Any:
-        return super().get_state() | ({"window": iter([1])} if self.shows else {})
-
-
-def test_a_warning_says_so_when_an_environment_can_no_longer_be_read() -> None:
-    vec_env = SerialVecEnv([ShyEnv])
-    obs = vec_env.obs_spec.zeros(1)
-    assert vec_env.prepare_restore().restore_class == "snapshot"
-    vec_env.reset([1], obs)
-    vec_env._envs[0].shows = True  # type: ignore[attr-defined]
-    with pytest.warns(MettaWarning, match=r"\['window'\] is a list_iterator"):
-        assert vec_env.state_dict() == {"class": "boundary"}

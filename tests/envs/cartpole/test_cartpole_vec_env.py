@@ -104,7 +104,7 @@ def test_no_final_observation_is_given_when_the_last_step_terminates(native: boo
     while not step(env, [1], obs).starts.any():
         counted += 1
     limited, obs = opened(1, native=native, max_episode_steps=500)
-    limited._carts.episodes[:] = 0
+    limited._worlds.episodes[:] = 0
     cut, obs = opened(1, native=native, max_episode_steps=9)
     for _ in range(9):
         result = step(cut, [1], obs)
@@ -223,42 +223,12 @@ def test_states_are_refused_when_they_are_damaged(name: str) -> None:
     np.testing.assert_array_equal(state_of(env), before["state"])
 
 
-def test_promises_are_as_asked_for_when_less_is_wanted() -> None:
-    env, _ = opened(2)
-    assert env.prepare_restore("sync_reset").restore_class == "sync_reset"
-    assert env.state_dict() == {"class": "boundary"}
-    assert env.load_state_dict({"class": "boundary"}) is None
-    with pytest.raises(ConfigError, match="carts give their state"):
-        env.prepare_restore("repeat")
-
-
 @pytest.mark.parametrize("actions", [[0, 2], [-1, 0], [0.5, 1.0], [0], [[0, 1]]])
 def test_actions_are_refused_when_they_are_none(actions: Any) -> None:
     env, obs = opened(2)
     with pytest.raises(EnvError):
         step(env, actions, obs)
     step(env, [0, 1], obs)
-
-
-def test_calls_are_refused_when_out_of_turn() -> None:
-    env = CartPoleVecEnv(2)
-    with pytest.raises(EnvError, match=r"send\(0\) was called out of turn: reset"):
-        env.send(0, np.zeros(2, np.int64))
-    with pytest.raises(EnvError, match=r"run_steps\(\) was called out of turn: reset"):
-        env.run_steps(None, None, 0)  # type: ignore[arg-type]  # refused before it is looked at
-    env.close()
-    with pytest.raises(EnvError, match="closed"):
-        env.reset([0, 1], env.obs_spec.zeros(2))
-
-
-def test_observations_are_written_when_the_array_is_not_contiguous() -> None:
-    env, obs = opened(3)
-    wide = np.zeros((3, 8), np.float32)
-    env.reset([0, 10, 20], {"obs": wide[:, ::2]})
-    np.testing.assert_array_equal(wide[:, ::2], obs)
-    env.send(0, np.zeros(3, np.int64))
-    with pytest.raises(EnvError, match="obs_out"):
-        env.recv(0, {"obs": np.zeros((2, 4), np.float32)})
 
 
 def test_carts_are_made_when_they_are_named() -> None:
@@ -284,7 +254,7 @@ def test_carts_are_made_when_they_are_named() -> None:
 def test_the_twin_steps_when_no_kernels_were_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carts, "_native", None)
     env = CartPoleVecEnv(2)
-    assert env._carts._kernels is numpy_kernels
+    assert env._worlds._kernels is numpy_kernels
     assert not env.is_fusable
     with pytest.raises(ConfigError, match="were not built"):
         CartPoleVecEnv(2, native=True)

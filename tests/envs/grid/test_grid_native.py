@@ -54,28 +54,31 @@ def test_nothing_is_refused_when_everything_fits() -> None:
     assert step(good_arrays()) == 0
 
 
+WRONG = {
+    "float64": lambda array: array.astype(np.float64),
+    "int16": lambda array: array.astype(np.int16),
+    "strided": lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
+    "dimension": lambda array: array[None],
+    "longer": lambda array: np.concatenate([array, array], axis=-1),
+    "shorter": lambda array: array[..., :-1].copy(),
+    "list": lambda array: array.tolist(),
+    "none": lambda array: None,
+}
+
+
 @pytest.mark.parametrize("name", [*NAMES, *OUTPUTS])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda array: array.astype(np.float64),
-        lambda array: array.astype(np.int16),
-        lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
-        lambda array: array[None],
-        lambda array: np.concatenate([array, array], axis=-1),
-        lambda array: array[..., :-1].copy(),
-        lambda array: array.tolist(),
-        lambda array: None,
-    ],
-    ids=["float64", "int16", "strided", "dimension", "longer", "shorter", "list", "none"],
-)
-def test_an_array_is_refused_when_it_is_not_what_the_kernel_reads(name: str, change: Any) -> None:
+def test_an_array_is_refused_when_it_is_not_what_the_kernel_reads(name: str) -> None:
     arrays = good_arrays()
     before = arrays["cells"].copy()
-    changed = {**arrays, name: change(arrays[name])}
-    # sizes that follow from one array alone are seen where the others do not fit
-    with pytest.raises((TypeError, ValueError, BufferError)):
-        step(changed)
+    taken = []
+    for wrong, change in WRONG.items():
+        # sizes that follow from one array alone are seen where the others do not fit
+        try:
+            step({**arrays, name: change(arrays[name])})
+        except (TypeError, ValueError, BufferError):
+            continue
+        taken.append(wrong)
+    assert taken == []
     assert (arrays["cells"] == before).all()
 
 
@@ -108,12 +111,12 @@ def test_a_number_is_refused_when_it_points_outside(name: str, value: int) -> No
 
 
 @pytest.mark.parametrize("column", range(12))
-@pytest.mark.parametrize("value", [-1, 2**33, 2**62])
-def test_a_setting_is_refused_when_no_world_can_have_it(column: int, value: int) -> None:
-    arrays = good_arrays()
-    arrays["settings"][0, column] = value
-    with pytest.raises(ValueError, match="settings"):
-        step(arrays)
+def test_a_setting_is_refused_when_no_world_can_have_it(column: int) -> None:
+    for value in (-1, 2**33, 2**62):
+        arrays = good_arrays()
+        arrays["settings"][0, column] = value
+        with pytest.raises(ValueError, match="settings"):
+            step(arrays)
 
 
 @pytest.mark.parametrize(("first", "rows"), [(-1, 6), (1, 6), (3, 2), (0, 5), (2**62, 2)])

@@ -213,7 +213,7 @@ def test_a_state_is_refused_by_name_when_it_is_damaged(name: str, native: bool) 
         envs.load_state_dict(state)
     with pytest.raises(EnvError, match="reset"):
         envs.send(0, np.zeros(NUM_ROWS, np.int64))
-    assert digest_of({"class": "snapshot", **envs._worlds.state()}) == before
+    assert digest_of({"class": "snapshot", **envs._worlds.saved()}) == before
 
 
 def test_a_state_is_refused_when_it_is_of_other_tasks() -> None:

@@ -10,153 +10,119 @@ from metta.errors import StateError
 
 DISCRETE = spaces.Discrete(7)
 BOX = spaces.Box(-1, 1, (2,), np.float32)
+GOES_ON = np.array([False])
 
 
-def lived(log: EpisodeLog, num_steps: int, seed: int = 0, groups: int = 2) -> list[list[Any]]:
-    """Steps with random actions and ends, in groups; the actions of each row's last episode."""
+def lived(log: EpisodeLog, num_steps: int, seed: int = 0) -> tuple[list[list[Any]], list[int]]:
+    """Steps of four rows in two groups; the actions and the number of each row's last episode."""
     generator = np.random.default_rng(seed)
-    num_rows = len(log.seeds)
-    actions: list[list[Any]] = [[] for _ in range(num_rows)]
-    size = num_rows // groups
-    buffer = np.zeros(size, np.int64)
+    actions: list[list[Any]] = [[] for _ in range(4)]
+    episodes = [0] * 4
+    buffer, starts = np.zeros(2, np.int64), np.zeros(2, np.bool_)
     for step in range(num_steps):
-        rows = slice(step % groups * size, (step % groups + 1) * size)
-        buffer[:] = generator.integers(7, size=size)
-        starts = generator.random(size) < 0.05
-        log.record(rows, buffer, starts)
-        for row, action, start in zip(range(rows.start, rows.stop), buffer, starts, strict=True):
+        group = step % 2
+        # memory of the caller, which it uses again
+        buffer[:], starts[:] = generator.integers(7, size=2), generator.random(2) < 0.02
+        log.record(group, buffer, starts)
+        for row, action, start in zip((2 * group, 2 * group + 1), buffer, starts, strict=True):
             actions[row] = [] if start else [*actions[row], int(action)]
-    return actions
+            episodes[row] += int(start)
+        if step == 300:
+            log.unknown_rows()  # reading it in between changes nothing
+    return actions, episodes
 
 
-def test_actions_since_the_last_start_are_kept_when_groups_step_in_turn() -> None:
-    log = EpisodeLog(4, DISCRETE)
+@pytest.mark.parametrize("num_steps", [0, 1, 511, 512, 513, 1400])
+def test_actions_since_the_last_start_are_kept_when_groups_step_in_turn(num_steps: int) -> None:
+    log = EpisodeLog(4, 2, DISCRETE)
     log.begin([5, 6, 7, 8])
-    actions = lived(log, 301)
-    assert [log.actions_of(row).tolist() for row in range(4)] == actions
-    assert log.unknown_rows() == []
-    assert log.seeds.tolist() == [5, 6, 7, 8]
-    assert min(log.episodes) > 1
+    actions, episodes = lived(log, num_steps)
+    places = [log.place_of(row, task=row) for row in range(4)]
+    assert [place.actions.tolist() for place in places] == actions
+    assert [place.episode for place in places] == episodes
+    assert [(place.seed, place.task, place.state) for place in places] == [
+        (5, 0, None), (6, 1, None), (7, 2, None), (8, 3, None),
+    ]  # fmt: skip
+    assert log.unknown_rows(from_start=True) == []
+    log.begin([1, 2, 3, 4])
+    assert [(log.place_of(row).episode, len(log.place_of(row).actions)) for row in range(4)] == [
+        (0, 0)
+    ] * 4
 
 
-def test_episodes_are_counted_when_they_begin() -> None:
-    log = EpisodeLog(2, DISCRETE)
-    log.begin([1, 2])
-    for starts in ([True, False], [True, False], [False, True]):
-        log.record(slice(0, 2), np.zeros(2, np.int64), np.array(starts))
-    assert log.episodes.tolist() == [2, 1]
-    assert [len(log.actions_of(row)) for row in (0, 1)] == [1, 0]
-    log.begin([3, 4])
-    assert log.episodes.tolist() == [0, 0]
-    assert len(log.actions_of(0)) == 0
-
-
-def test_the_log_grows_when_episodes_are_long() -> None:
-    log = EpisodeLog(2, BOX)
+def test_arrays_of_numbers_are_kept_when_episodes_are_long() -> None:
+    log = EpisodeLog(2, 2, BOX)
     log.begin([1, 2])
     steps = np.arange(2000, dtype=np.float32).reshape(1000, 2) / 2000
     for step in steps:
-        log.record(slice(0, 1), step[None], np.zeros(1, np.bool_))
-    np.testing.assert_array_equal(log.actions_of(0), steps)
-    assert log.actions_of(1).shape == (0, 2)
-
-
-def test_memory_is_the_same_when_episodes_are_short() -> None:
-    log = EpisodeLog(2, DISCRETE)
-    log.begin([1, 2])
-    memory = log._actions
-    lived(log, 5000)
-    assert log._actions is memory
-    # nor for rows that are not logged at all
-    log.join([1, 2], np.array([0, 0]))
-    for _ in range(1000):
-        log.record(slice(0, 2), np.zeros(2, np.int64), np.zeros(2, np.bool_))
-    assert log._actions is memory
-
-
-@pytest.mark.parametrize(
-    ("most", "ends"), [(1_000_000, 0.05), (1_000_000, 0.0), (600, 0.002), (600, 0.0)]
-)
-def test_a_block_of_steps_is_logged_as_single_steps_are(
-    monkeypatch: pytest.MonkeyPatch, most: int, ends: float
-) -> None:
-    monkeypatch.setattr(episode_log, "MAX_LOGGED_STEPS", most)
-    one, many = EpisodeLog(4, BOX), EpisodeLog(4, BOX)
-    generator = np.random.default_rng(0)
-    for log in (one, many):
-        log.join([1, 2, 3, 4], np.array([0, 3, 0, 1]))  # unknown until they begin anew
-    rows = slice(1, 4)
-    was_known, was_long = set[int](), False
-    for block in range(40):
-        if block == 10:
-            one.begin([5, 6, 7, 8])
-            many.begin([5, 6, 7, 8])
-        count = int(generator.integers(1, 50))
-        actions = generator.random((count, 3, 2), np.float32)
-        starts = generator.random((count, 3)) < ends
-        for step in range(count):
-            one.record(rows, actions[step], starts[step])
-        many.record_block(rows, actions, starts)
-        expected, found = one.state(), many.state()
-        for name, column in expected.items():
-            np.testing.assert_array_equal(found[name], column, err_msg=f"{name} in block {block}")
-        was_known.update({1, 2, 3} - set(one.unknown_rows()))
-        was_long |= int(one.state()["lengths"].max()) > 256
-    assert was_known == {1, 2, 3}
-    assert was_long == (ends < 0.05)
+        log.record(0, step[None], GOES_ON)
+    np.testing.assert_array_equal(log.place_of(0).actions, steps)
+    assert log.place_of(1).actions.shape == (0, 2)
+    assert log.place_of(1).actions.dtype == np.float32
 
 
 def test_a_row_is_unknown_when_its_episode_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_log, "MAX_LOGGED_STEPS", 600)
-    log = EpisodeLog(2, DISCRETE)
+    log = EpisodeLog(2, 2, DISCRETE)
     log.begin([1, 2])
-    action, goes_on = np.array([3]), np.array([False])
+    action = np.array([3])
     for _ in range(600):
-        log.record(slice(0, 1), action, goes_on)
+        log.record(0, action, GOES_ON)
     assert log.unknown_rows() == []
     for _ in range(700):
-        log.record(slice(0, 1), action, goes_on)
+        log.record(0, action, GOES_ON)
     assert log.unknown_rows() == [0]
-    assert log.state()["lengths"].tolist() == [-1, 0]
-    log.record(slice(0, 1), action, np.array([True]))
-    log.record(slice(0, 1), action, goes_on)
+    log.record(0, action, np.array([True]))
+    log.record(0, action, GOES_ON)
     assert log.unknown_rows() == []
-    assert log.actions_of(0).tolist() == [3]
+    assert log.place_of(0).actions.tolist() == [3]
 
 
-def test_rows_are_unknown_until_their_next_episodes_when_their_beginning_was_not_seen() -> None:
-    log = EpisodeLog(2, DISCRETE)
+def test_rows_are_unknown_until_their_next_episodes_when_the_log_forgot_them() -> None:
+    log = EpisodeLog(2, 1, DISCRETE)
     assert log.unknown_rows() == [0, 1]
-    log.join([1, 2], np.array([4, 5]))
-    log.record(slice(0, 2), np.array([1, 1]), np.array([False, True]))
-    log.record(slice(0, 2), np.array([2, 3]), np.array([False, False]))
+    log.begin([1, 2])
+    log.record(0, np.array([4, 4]), np.array([True, False]))
+    log.unknown_rows()
+    log.forget()
+    log.record(0, np.array([1, 1]), np.array([False, True]))
+    log.record(0, np.array([2, 3]), np.array([False, False]))
     assert log.unknown_rows() == [0]
-    assert log.episodes.tolist() == [4, 6]
-    assert log.actions_of(1).tolist() == [3]
+    assert log.place_of(1).actions.tolist() == [3]
+    assert (log.place_of(1).seed, log.place_of(1).episode) == (2, 1)
 
 
-def test_a_log_goes_on_when_another_one_takes_its_state() -> None:
-    log, other = EpisodeLog(4, DISCRETE), EpisodeLog(4, DISCRETE)
+def test_rows_are_known_from_a_state_on_until_their_next_episodes_when_one_was_loaded() -> None:
+    log = EpisodeLog(2, 1, DISCRETE)
+    log.begin_at([{"seed": 7, "episode": 4, "env": {"at": row}} for row in (0, 1)])
+    log.record(0, np.array([5, 6]), np.array([False, True]))
+    first, second = log.place_of(0), log.place_of(1)
+    assert (first.seed, first.episode, first.state, first.actions.tolist()) == (
+        7,
+        4,
+        {"at": 0},
+        [5],
+    )
+    assert (second.episode, second.state, second.actions.tolist()) == (5, None, [])
+    assert (log.unknown_rows(), log.unknown_rows(from_start=True)) == ([], [0])
+    with pytest.raises(StateError, match="no seed, episode and env"):
+        log.begin_at([{"seed": 7, "episode": 4}] * 2)
+
+
+def test_a_log_continues_when_another_one_takes_its_state() -> None:
+    log, other = EpisodeLog(4, 2, DISCRETE), EpisodeLog(4, 2, DISCRETE)
     log.begin([5, 6, 7, 8])
-    lived(log, 300)
+    lived(log, 600)
     lived(other, 50, seed=4)
-    other.load(log.state())
+    state = log.state()
+    kept = {name: value.copy() for name, value in state.items()}
+    other.load(state)
     for one in (log, other):
         lived(one, 40, seed=9)
     for name, value in log.state().items():
         np.testing.assert_array_equal(value, other.state()[name])
         assert value.dtype == other.state()[name].dtype
-
-
-def test_a_state_stands_alone_when_the_log_goes_on() -> None:
-    log = EpisodeLog(2, DISCRETE)
-    log.begin([1, 2])
-    log.record(slice(0, 2), np.array([1, 2]), np.zeros(2, np.bool_))
-    state = log.state()
-    log.begin([3, 4])
-    log.record(slice(0, 2), np.array([5, 6]), np.zeros(2, np.bool_))
-    assert state["actions"].tolist() == [1, 2]
-    assert state["seeds"].tolist() == [1, 2]
+        np.testing.assert_array_equal(state[name], kept[name])
 
 
 @pytest.mark.parametrize(
@@ -164,18 +130,17 @@ def test_a_state_stands_alone_when_the_log_goes_on() -> None:
     [
         {"actions": np.zeros(4, np.int64)},
         {"actions": np.zeros(3, np.int32)},
-        {"actions": None},
         {"lengths": np.array([1, 1], np.int64)},
-        {"lengths": np.array([3], np.int64)},
+        {"lengths": np.array([-1, 4], np.int64)},
+        {"lengths": None},
         {"seeds": np.array([1.0, 2.0])},
         {"episodes": np.array([-1, 0], np.int64)},
-        {"lengths": None},
     ],
 )
 def test_a_state_is_refused_when_it_is_not_of_these_rows(change: dict[str, Any]) -> None:
-    log = EpisodeLog(2, DISCRETE)
+    log = EpisodeLog(2, 2, DISCRETE)
     log.begin([1, 2])
-    log.record(slice(0, 2), np.array([1, 2]), np.zeros(2, np.bool_))
-    log.record(slice(0, 1), np.array([1]), np.zeros(1, np.bool_))
+    for group in (0, 1, 0):
+        log.record(group, np.array([1]), GOES_ON)
     with pytest.raises(StateError, match="the saved"):
-        EpisodeLog(2, DISCRETE).load(log.state() | change)
+        EpisodeLog(2, 2, DISCRETE).load(log.state() | change)

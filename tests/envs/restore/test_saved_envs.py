@@ -27,9 +27,8 @@ def test_fresh_episodes_are_announced_when_a_state_cannot_be_read_any_more() -> 
 
 
 def test_fresh_episodes_are_announced_when_actions_were_not_kept() -> None:
-    log = EpisodeLog(2, spaces.Discrete(2))
-    log.join([1, 2], np.array([0, 0]))
-    log.record(slice(0, 2), np.zeros(2, np.int64), np.array([True, False]))
+    log = EpisodeLog(2, 1, spaces.Discrete(2))
+    log.record(0, np.zeros(2, np.int64), np.array([True, False]))
     with pytest.warns(MettaWarning, match=r"begin fresh episodes: the actions of rows \[1\]"):
         assert repeat_state(log) == boundary_state()
 

@@ -8,9 +8,8 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 from faults.saved_envs import GivesState
 from metta.envs import SerialVecEnv, StepResult
-from metta.envs.restore.row_states import load_row_states, row_states
-from metta.envs.rows.gym_adapter import GymRows, as_reward
-from metta.envs.rows.row_arrays import RowArrays
+from metta.envs.restore.row_places import RowPlace, bring_row, row_states
+from metta.envs.rows.gym_adapter import GymRows, RowArrays, as_reward
 from metta.envs.rows.row_spec import episode_seed, row_spec_of
 from metta.envs.toy import BufferReuseEnv, CountdownEnv, MaskedCorridorEnv
 from metta.errors import EnvError, SpaceError, StateError
@@ -277,7 +276,7 @@ def test_rows_stand_where_they_stood_when_states_are_loaded() -> None:
     made.step(0, times=6)
     states = row_states(made.rows)
     assert [(state["seed"], state["episode"]) for state in states] == [(5, 1), (6, 1)]
-    load_row_states(other.rows, states)
+    brought(other, states)
     assert other.rows.episodes.tolist() == [1, 1]
     for _ in range(7):
         made.step(0)
@@ -331,54 +330,58 @@ def test_states_are_taken_when_what_a_reset_makes_is_not_there_yet() -> None:
     del other.envs[0].world
     made.rows.reset([5], made.obs)
     made.step(0, times=2)
-    load_row_states(other.rows, row_states(made.rows))
+    brought(other, row_states(made.rows))
     other.step(0)
     assert other.arrays.rewards.tolist() == [8.0]
+
+
+def brought(made: Rows, states: list[dict[str, Any]]) -> None:
+    for row, state in enumerate(states):
+        place = RowPlace(state["seed"], state["episode"], state["env"], np.empty(0))
+        bring_row(made.rows, row, place, made.obs)
 
 
 def test_the_row_is_named_when_its_state_does_not_fit() -> None:
     made = Rows(SavedBuffer(), OtherKindEnv())
     made.rows.reset([5, 6], made.obs)
-    first, second = row_states(made.rows)
+    first, _ = row_states(made.rows)
     with pytest.raises(
         StateError, match=r"row 11 does not fit <OtherKindEnv.*it is of \['SavedBuffer'\]"
     ):
-        load_row_states(made.rows, [first, first])
-    with pytest.raises(StateError, match=r"row 10 does not fit .*'env'"):
-        load_row_states(made.rows, [{"seed": 1, "episode": 2}, second])
-    with pytest.raises(StateError, match="row 10 does not fit"):
-        load_row_states(made.rows, [{**first, "seed": 2**70}, second])
-    with pytest.raises(StateError, match="1 rows for 2 rows"):
-        load_row_states(made.rows, [first])
+        brought(made, [first, first])
 
 
-def test_observations_and_masks_are_seen_again_when_actions_are_repeated() -> None:
-    made, other = (Rows(*(MaskedCorridorEnv() for _ in range(3))) for _ in range(2))
-    other.rows.reset([1, 2, 3], other.obs)
-    actions = [np.array([2, 1, 0]), np.array([2]), np.array([], np.int64)]
-    other.rows.repeat([7, 8, 9], [0, 4, 0], actions, other.obs)
-    assert other.obs["obs"].argmax(axis=1).tolist() == [2, 2, 0]
-    for row in range(3):
-        legal = made.envs[0]
-        legal._position = int(other.obs["obs"][row].argmax())
-        assert other.arrays.action_mask is not None
-        np.testing.assert_array_equal(other.arrays.action_mask[row], legal.legal())
-    assert other.rows.row_seeds.tolist() == [7, 8, 9]
-    assert other.rows.episodes.tolist() == [0, 4, 0]
-    assert not (other.arrays.terminated | other.arrays.truncated | other.arrays.starts).any()
-    other.step(1)
-    assert other.obs["obs"].argmax(axis=1).tolist() == [3, 3, 1]
+def test_observations_are_seen_again_when_actions_are_repeated() -> None:
+    made = Rows(*(MaskedCorridorEnv() for _ in range(3)))
+    made.rows.reset([1, 2, 3], made.obs)
+    results = made.arrays.starts.copy(), made.arrays.action_mask.copy()
+    for row, (episode, actions) in enumerate([(0, [2, 1, 0]), (4, [2]), (0, [])]):
+        place = RowPlace(7 + row, episode, None, np.array(actions, np.int64))
+        bring_row(made.rows, row, place, made.obs)
+    assert made.obs["obs"].argmax(axis=1).tolist() == [2, 2, 0]
+    assert made.rows.row_seeds.tolist() == [7, 8, 9]
+    assert made.rows.episodes.tolist() == [0, 4, 0]
+    # a reader may still hold the results of the last step
+    np.testing.assert_array_equal(made.arrays.starts, results[0])
+    np.testing.assert_array_equal(made.arrays.action_mask, results[1])
+    made.step(1)
+    assert made.obs["obs"].argmax(axis=1).tolist() == [3, 3, 1]
+    assert not (made.arrays.terminated | made.arrays.truncated | made.arrays.starts).any()
 
 
-def test_the_row_is_named_when_repeated_actions_end_an_episode() -> None:
-    made = Rows(CountdownEnv(5), CountdownEnv(2))
-    actions = np.zeros(3, np.int64)
-    with pytest.raises(EnvError, match=r"row 11 .*ended after 2 of 3 repeated actions"):
-        made.rows.repeat([1, 2], [0, 0], [actions, actions], made.obs)
-
-
-def test_the_row_is_named_when_an_environment_fails_in_a_repeated_episode() -> None:
-    made = Rows(FaultyEnv("nothing"), FaultyEnv("raise", at=2))
-    actions = np.zeros(3, np.int64)
-    with pytest.raises(EnvError, match=r"row 11 .*failed at step 2: SimulatorError"):
-        made.rows.repeat([1, 2], [0, 0], [actions, actions], made.obs)
+@pytest.mark.parametrize(
+    ("envs", "complaint"),
+    [
+        ((CountdownEnv(5), CountdownEnv(2)), r"row 11 .*ended after 2 of 3 repeated actions"),
+        (
+            (FaultyEnv("nothing"), FaultyEnv("raise", at=2)),
+            r"row 11 .*failed at step 2: SimulatorError",
+        ),
+    ],
+)
+def test_the_row_is_named_when_actions_cannot_be_repeated(
+    envs: tuple[Any, Any], complaint: str
+) -> None:
+    made = Rows(*envs)
+    with pytest.raises(EnvError, match=complaint):
+        bring_row(made.rows, 1, RowPlace(1, 0, None, np.zeros(3, np.int64)), made.obs)

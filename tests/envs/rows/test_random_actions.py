@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from metta.envs.rows.random_actions import draw_action
+from metta.envs.rows.action_masks import draw_action
 
 SPACES: list[spaces.Space[Any]] = [
     spaces.Discrete(3),

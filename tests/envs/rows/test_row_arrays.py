@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from metta.envs.rows.row_arrays import FiniteCheck, RowArrays
+from metta.envs.rows.gym_adapter import FiniteCheck, RowArrays
 from metta.errors import EnvError
 from metta.spaces import obs_spec_of
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from faults.saved_envs import SavedCountdown
+from metta.envs.restore.row_places import RowPlace
 from metta.envs.rows.row_spec import row_spec_of
 from metta.envs.toy import CountdownEnv
 from metta.envs.workers import worker
@@ -26,7 +27,7 @@ from metta.envs.workers.worker import (
     pack,
     unpack,
 )
-from metta.envs.workers.worker_rows import RowPlace, WorkerRows
+from metta.envs.workers.worker_rows import WorkerRows
 from metta.errors import EnvError
 from tests.envs.faulty_envs import FaultyEnv
 
@@ -117,7 +118,7 @@ def test_rows_go_on_from_their_place_when_they_are_brought_there() -> None:
     states = unpack(answers[-1][2])
     assert (states[1][0]["seed"], states[1][0]["episode"]) == (5, 2)
     # and a row can be brought to the state that another one had
-    place = RowPlace(5, 2, states[1][0], actions[:0])
+    place = RowPlace(5, 2, states[1][0]["env"], actions[:0])
     _, shared = serve(SavedCountdown, with_payload(BRING_TO, {1: [place]}) + bytes([1]))
     assert shared.arrays.rewards.tolist() == [0.0, 5.0]
     assert shared.arrays.terminated.tolist() == [False, True]
@@ -129,7 +130,8 @@ def test_a_worker_goes_on_when_rows_cannot_be_brought_to_their_place() -> None:
     answers, _ = serve(CountdownEnv, commands)
     error = unpack(next(payload for command, _, payload in answers if command == BRING_TO))
     assert isinstance(error, EnvError)
-    assert "row 0 ended after 5 of 5 repeated actions" in str(error)
+    assert "row 0 (" in str(error)
+    assert "ended after 5 of 5 repeated actions" in str(error)
     assert [command for command, _, _ in answers][-2:] == [RESET, 0]
 
 

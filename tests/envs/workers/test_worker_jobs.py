@@ -3,8 +3,7 @@ from hypothesis import strategies as st
 
 from metta.envs.rows.row_spec import row_spec_of
 from metta.envs.toy import CountdownEnv
-from metta.envs.workers.jobs import worker_jobs, worker_row_ranges
-from metta.envs.workers.worker import unpack
+from metta.envs.workers.worker import unpack, worker_jobs, worker_row_ranges
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.data())

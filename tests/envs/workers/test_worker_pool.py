@@ -9,7 +9,6 @@ import pytest
 from faults.saved_envs import SavedCountdown
 from metta.envs.rows.row_spec import row_spec_of
 from metta.envs.toy import CountdownEnv
-from metta.envs.workers.jobs import worker_jobs
 from metta.envs.workers.pool import Answer, Limit, WorkerPool, WorkersFailedError
 from metta.envs.workers.shared_rows import allocate_block
 from metta.envs.workers.worker import (
@@ -21,6 +20,7 @@ from metta.envs.workers.worker import (
     READY,
     RESET,
     unpack,
+    worker_jobs,
 )
 from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError

@@ -7,9 +7,8 @@ import pytest
 
 from metta.envs.rows.row_spec import row_spec_of
 from metta.envs.toy import CountdownEnv
-from metta.envs.workers.jobs import worker_jobs
 from metta.envs.workers.shared_rows import allocate_block
-from metta.envs.workers.worker import CLOSE, HEADER, READY, RESET
+from metta.envs.workers.worker import CLOSE, HEADER, READY, RESET, worker_jobs
 from metta.envs.workers.worker_process import (
     Message,
     ProtocolError,
