@@ -307,9 +307,9 @@ class Cancelling(nn.Module):
 def test_a_sound_network_acts_when_its_weights_are_large_and_cancel():
     policy = Policy(Cancelling(), VECTOR, DISCRETE)
     actor = CActor(policy)
-    program = actor.program
+    recorded = actor.recorded
     actor.refresh(policy)
-    assert actor.program is program
+    assert actor.recorded is recorded
 
 
 @pytest.mark.parametrize(("rounding", "num_traces"), [(5e-5, 0), (5e-3, 1)])
@@ -321,12 +321,12 @@ def test_a_trace_is_made_once_when_rounding_is_all_that_it_leaves(
     actor._rounding = 0.0
     monkeypatch.setattr(CActor, "_difference", lambda _: rounding)
     for _ in range(3):
-        programs.append(actor.program)
+        programs.append(actor.recorded)
         actor.refresh(policy)
-    assert len({id(program) for program in [*programs, actor.program]}) == 1 + num_traces
+    assert len({id(program) for program in [*programs, actor.recorded]}) == 1 + num_traces
     policy.module.changed = True
     actor.refresh(policy)
-    assert (actor.program is programs[-1]) == (num_traces == 0)
+    assert (actor.recorded is programs[-1]) == (num_traces == 0)
 
 
 @pytest.mark.parametrize("rounding", [0.0, 9e-3])
