@@ -53,7 +53,7 @@ class GraphActor(Actor):
         """
         require_simple(policy, self.kind)
         refuse_hooks(policy.module)
-        plain, has_code = tuple(plain_values(policy.module)), has_own_code(policy.module)
+        plain, has_code = plain_values(policy.module), has_own_code(policy.module)
         looks_same, self._plain = plain == self._plain, plain
         if policy.module is not self._module or not (looks_same or has_code):
             self._trace(policy)

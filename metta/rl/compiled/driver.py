@@ -6,11 +6,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from metta.agent.actors.plain_values import has_gradient_hooks
+from metta.agent.actors.plain_values import has_gradient_hooks, plain_values
 from metta.errors import DriverError
 from metta.rl.compiled.cache import CompiledGraph, compile_graph, compiler_name
 from metta.rl.compiled.check import check_compiled, state_put_back
-from metta.rl.compiled.python_state import python_state
 from metta.rl.compiled.trace import require_unchanged, trace
 from metta.rl.compiled.update_graph import TensorFunction, coef_tensors, flat_update, gradients_only
 from metta.rl.learn.custom_losses import Metrics
@@ -18,7 +17,7 @@ from metta.rl.learn.optimizer import FlatAdam, TorchStepper
 from metta.rl.learn.update import UpdateCoefs, UpdateRules, finish_minibatch
 from metta.rl.learn.update_log import UpdateLog
 
-__all__ = ["Announce", "CompiledDriver"]
+__all__ = ["Announce", "CompiledDriver", "python_state"]
 
 Announce = Callable[[str], None]
 Columns = Mapping[str, Tensor]
@@ -252,6 +251,19 @@ class CompiledDriver:
                 "use driver='eager'"
             ) from error
         return function, compiled
+
+
+def python_state(rules: UpdateRules, optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    """Everything but tensors that decides what an update computes: constants of its compiled form.
+
+    Plain values of the networks and losses, the settings, and those of the optimizer but its rate.
+    """
+    parts: list[Any] = [*plain_values(rules.policy, *(loss.fn for loss in rules.custom))]
+    parts += [("loss", loss.label) for loss in rules.custom]
+    parts += vars(rules.config).items()
+    for group in optimizer.param_groups:
+        parts += [(k, v) for k, v in group.items() if k not in ("lr", "params")]
+    return tuple(parts)
 
 
 def _require_full_precision(rules: UpdateRules) -> None:
