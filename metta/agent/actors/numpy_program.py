@@ -71,7 +71,9 @@ class NumpyProgram:
         fixed: list[Any] = [None] * self._size
         with torch.no_grad():
             run_steps(self._fixed, fixed)
-        self._values = [_array(value) if isinstance(value, Tensor) else None for value in fixed]
+        self._values: list[Any] = [
+            _array(value) if isinstance(value, Tensor) else None for value in fixed
+        ]
         self._steps = [
             make_step(_FORMS[call.name], self._arguments(call), call.options, call.results)
             for call in self._calls
@@ -138,12 +140,14 @@ def _sigmoid(array: np.ndarray) -> np.ndarray:
     result: np.ndarray = np.negative(array)
     np.exp(result, out=result)
     np.add(result, 1, out=result)
-    return np.reciprocal(result, out=result)
+    np.reciprocal(result, out=result)
+    return result
 
 
 def _silu(array: np.ndarray, inplace: bool = False) -> np.ndarray:  # noqa: ARG001 (torch's signature)
     result = _sigmoid(array)
-    return np.multiply(result, array, out=result)
+    np.multiply(result, array, out=result)
+    return result
 
 
 def _elu(array: np.ndarray, alpha: float = 1.0, inplace: bool = False) -> np.ndarray:  # noqa: ARG001 (torch's signature)

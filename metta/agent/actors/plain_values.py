@@ -131,7 +131,8 @@ def _inside(value: Any) -> Named:
     else:
         yield from ((name, getattr(value, name)) for name in _WRAPPED.get(type(value), ()))
         yield from (getattr(value, "__dict__", None) or {}).items()
-        for owner in _own_classes(type(value)):
+        kind: Any = type(value)
+        for owner in _own_classes(kind):
             yield "class", owner
             for name, member in vars(owner).items():
                 if isinstance(member, MemberDescriptorType):  # of __slots__
