@@ -127,6 +127,8 @@ def chain_of(recorded: RecordedCalls, output: int, leaf: ObsLeaf) -> Chain:
         else:
             _require_unchanged(recorded, call)
         current = call.args[0].number
+    if current not in recorded.inputs:
+        raise ActorError("the layers do not begin at the observation")
     steps.reverse()
     if not any(step[0] == _LINEAR for step in steps) or (one_hot and steps[0][0] != _LINEAR):
         raise ActorError("the action parameters do not come from linear layers")

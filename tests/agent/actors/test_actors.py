@@ -349,6 +349,20 @@ def test_copy_of_the_policy_acts_when_refreshed_with_it():
     torch.testing.assert_close(act(actor, other), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["numpy", "c"])
+def test_replaced_parameters_act_when_they_change_after_a_refresh(kind):
+    policy = make_policy(VECTOR, BOX, AgentConfig(hidden_size=8))
+    actor = make_actor(kind, policy, ROWS)
+    policy.load_state_dict(copy.deepcopy(policy.state_dict()), assign=True)
+    actor.refresh(policy)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.5)
+    actor.refresh(policy)
+    wanted = act(EagerActor(policy), policy)
+    torch.testing.assert_close(act(actor, policy), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_other_numbers_of_rows_are_refused_when_acting():
     policy = policy_of()
     actor = NumpyActor(policy, ROWS + 1)

@@ -163,7 +163,19 @@ class Constant(nn.Module):
         return obs.tanh()[:, :3], obs[:, 0]
 
 
+class Halved(nn.Module):
+    """A layer that sees one of two parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 10), nn.Linear(5, 3)
+
+    def forward(self, obs):
+        return self.head(self.body(obs).chunk(2, -1)[1]), obs[:, 0]
+
+
 REFUSED = {
+    "parts": (lambda: Policy(Halved(), VECTOR, DISCRETE), "begin at the observation"),
     "branches": (lambda: Policy(Joined(), VECTOR, DISCRETE), "cat"),
     "slices": (lambda: Policy(Constant(), VECTOR, DISCRETE), "getitem"),
     "nested": (lambda: make_policy(spaces.Dict(a=VECTOR, b=BOX), DISCRETE), "one array"),
