@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metta.agent.actors.check import difference, random_obs
 from metta.agent.actors.plain_values import has_own_code, plain_values
@@ -42,8 +42,8 @@ class GraphActor(Actor):
         )
         self.moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._plain: tuple[Any, ...] = ()
+        self._module: nn.Module | None = None
         self._rounding = 0.0
-        self._trace(policy)
         self.refresh(policy)
 
     def refresh(self, policy: Policy) -> None:
