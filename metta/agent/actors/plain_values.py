@@ -56,10 +56,13 @@ def plain_values(*roots: Any) -> tuple[tuple[str, Any], ...]:
 
     Equal before and after means that what was recorded before is what Python would do now. Each object is
     opened once, nearest first, and down to `_MAX_DEPTH` below a module or function; what lies deeper, and
-    what belongs to libraries, counts by its identity. Tensors that keep their memory are the same.
+    what belongs to libraries, counts by its identity (containers by their length). Tensors that keep their
+    memory are the same.
     """
     found: list[tuple[str, Any]] = []
-    opened: dict[int, Any] = {}
+    opened: dict[
+        int, tuple[int, Any]
+    ] = {}  # with the object itself, so that no other has its identity
     waiting = deque(("", root, 0) for root in roots)
     while waiting:
         name, value, depth = waiting.popleft()
@@ -69,14 +72,15 @@ def plain_values(*roots: Any) -> tuple[tuple[str, Any], ...]:
             found.append((name, _tensor(value)))
         elif isinstance(value, nn.Module):
             parts = [part for part in parts_of(value) if id(part) not in opened]
-            opened.update((id(part), part) for part in parts)
             for part in parts:
+                opened[id(part)] = len(opened), part
                 found.append((name, (id(part), part.training)))
                 waiting += ((key, entry, depth + 1) for key, entry in _in_module(part))
         else:
-            found.append((name, _itself(value)))
-            if depth < _MAX_DEPTH and id(value) not in opened:
-                opened[id(value)] = value
+            is_new = id(value) not in opened
+            number, _ = opened.setdefault(id(value), (len(opened), value))
+            found.append((name, (number, _itself(value))))
+            if is_new and depth < _MAX_DEPTH:
                 waiting += ((key, entry, depth + 1) for key, entry in _inside(value))
     return tuple(found)
 

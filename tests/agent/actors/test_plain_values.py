@@ -90,6 +90,16 @@ def test_a_change_shows_when_python_would_compute_otherwise(
     assert seen_by(network) != before
 
 
+def test_a_change_shows_when_two_names_of_known_lists_are_swapped() -> None:
+    network = Network()
+    network.both = [[1.0], [2.0]]
+    network.later = {"pair": dict(zip("ab", network.both, strict=True))}
+    before = seen_by(network)
+    assert seen_by(network) == before
+    network.later["pair"].update(zip("ba", network.both, strict=True))
+    assert seen_by(network) != before
+
+
 def test_nothing_shows_when_tensors_change_in_place() -> None:
     network = Network()
     before = seen_by(network)
