@@ -1,16 +1,35 @@
 """`PhaseTimer`: the seconds of each phase of an epoch."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metta.profiling.event_edges import FIRST, LAST, EventEdge
 from metta.timing import Stopwatch
 
-__all__ = ["PhaseTimer"]
+__all__ = ["FIRST", "LAST", "EventEdge", "PhaseTimer"]
 
+FIRST, LAST = -(10**9), 10**9
+"""Orders below and above those of all other hooks."""
+_EPOCH_EVENTS = (
+    "on_epoch_start", "on_rollout_start", "on_rollout_end",
+    "on_update_end", "on_epoch_end", "on_checkpoint",
+)  # fmt: skip
 _ENDS = {"on_rollout_end": "rollout", "on_update_end": "learn"}
 _BEGINS = {"on_rollout_start": "rollout", "on_rollout_end": "learn"}
+
+
+class EventEdge:
+    """A hook that hears every event of an epoch, before or after all others, and passes its name on.
+
+    trainer.add_hook(EventEdge(FIRST, begin))
+    trainer.add_hook(EventEdge(LAST, end))
+    """
+
+    def __init__(self, order: int, hear: Callable[[str], None]) -> None:
+        self.order = order
+        for event in _EPOCH_EVENTS:
+            setattr(self, event, functools.partial(hear, event))
 
 
 class PhaseTimer:

@@ -14,9 +14,8 @@ from metta.loggers.monitor import children_rss_mib, peak_rss_mib
 from metta.loggers.sinks.console import ConsoleSink
 from metta.loggers.stats_logger import StatsLogger
 from metta.private_folders import temporary_folder
-from metta.profiling.event_edges import FIRST, EventEdge
 from metta.profiling.flame_svg import flame_graph
-from metta.profiling.phase_timer import PhaseTimer
+from metta.profiling.phase_timer import FIRST, EventEdge, PhaseTimer
 from metta.profiling.stack_sampler import StackSampler
 from metta.rl.components.trainer import Trainer
 from metta.rl.hooks.metrics import MetricsHook

@@ -1,7 +1,6 @@
 import pytest
 
-from metta.profiling.event_edges import FIRST, LAST, EventEdge
-from metta.profiling.phase_timer import PhaseTimer
+from metta.profiling.phase_timer import FIRST, LAST, EventEdge, PhaseTimer
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.training_state import TrainerState
 

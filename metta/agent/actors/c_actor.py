@@ -11,7 +11,6 @@ from metta.agent.actions.categorical import DiscreteSpec
 from metta.agent.actors.c_program import Chain, CNetwork, chain_of, native_available
 from metta.agent.actors.check import difference
 from metta.agent.actors.graph_actor import GraphActor
-from metta.agent.actors.numpy_program import NumpyProgram
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.errors import ActorError
@@ -104,33 +103,22 @@ class CActor(GraphActor):
             values = values * normalizer.scale.numpy() + normalizer.shift.numpy()
         return values[:, 0]
 
-    def _trace(self, policy: Policy) -> None:
-        super()._trace(policy)
-        self._chains: list[Chain] = []
-        self._value_program: NumpyProgram | None = None
-        try:
-            with np.errstate(all="ignore"):
-                inputs = self._inputs(self._example)
-                program = NumpyProgram(policy.module, inputs, branch="value")
-            chain = chain_of(program, policy.obs_spec.leaves[0])
-        except ActorError:
-            return  # the policy itself gives the values, after the rollout
-        if chain.num_outputs == 1 and chain.tail is None:
-            self._value_program = program
-
-    def _copy(self, policy: Policy, *, is_same: bool) -> None:
-        super()._copy(policy, is_same=is_same)
-        if not (is_same and self._chains and all(chain.is_live for chain in self._chains)):
-            programs = [self.program, self._value_program]
-            leaf = policy.obs_spec.leaves[0]
-            self._chains = [chain_of(p, leaf) for p in programs if p is not None]
-        chain, *value_chains = self._chains
-        self._key, self._num_outputs = policy.obs_spec.leaves[0].key, chain.num_outputs
+    def _copy(self, policy: Policy) -> None:
+        super()._copy(policy)
+        (leaf,), (params, value) = policy.obs_spec.leaves, self.recorded.outputs
+        chain = chain_of(self.recorded, params, leaf)
+        self._key, self._num_outputs = leaf.key, chain.num_outputs
         self._network = self._network_of(chain)
         tails = [tail for tail in (chain.tail, self.log_std) if tail is not None]
         self._tail = np.concatenate(tails).astype(np.float32) if tails else None
         self._is_discrete = type(policy.action_spec) is DiscreteSpec and self._tail is None
-        self._critic = self._network_of(value_chains[0]) if value_chains else None
+        self._critic: CNetwork | None = None
+        try:
+            values = chain_of(self.recorded, value, leaf)
+        except ActorError:
+            return  # the policy itself gives the values, after the rollout
+        if values.num_outputs == 1 and values.tail is None:
+            self._critic = self._network_of(values)
 
     def _network_of(self, chain: Chain) -> CNetwork:
         (leaf,) = self.policy.obs_spec.leaves

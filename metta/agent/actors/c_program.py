@@ -1,17 +1,18 @@
 """A network's action branch as a chain of layers, for the C kernels.
 
-The chain is read off a `NumpyProgram`: observations, perhaps as one-hot codes, go through linear layers and
+The chain is read off recorded calls: observations, perhaps as one-hot codes, go through linear layers and
 activations one after the other. Anything else raises `ActorError`: the caller then acts in another way.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import Tensor
 
-from metta.agent.actors.numpy_program import NumpyProgram, refuse_hooks
+from metta.agent.actors.numpy_program import calls_behind
+from metta.agent.actors.recorded_calls import Call, RecordedCalls, Ref, refs_in
 from metta.errors import ActorError
 from metta.spaces import ObsLeaf
 
@@ -22,24 +23,9 @@ except ImportError:  # installed without a compiler: other actors act
 
 __all__ = ["CNetwork", "Chain", "chain_of", "native_available"]
 
-_LINEAR, _TANH, _RELU, _SIGMOID, _SILU, _ELU = range(6)
-_ACTIVATIONS: dict[Any, int] = {
-    nn.Tanh: _TANH,
-    torch.tanh: _TANH,
-    "tanh": _TANH,
-    nn.ReLU: _RELU,
-    torch.relu: _RELU,
-    nn.functional.relu: _RELU,
-    "relu": _RELU,
-    nn.Sigmoid: _SIGMOID,
-    torch.sigmoid: _SIGMOID,
-    "sigmoid": _SIGMOID,
-    nn.SiLU: _SILU,
-    nn.functional.silu: _SILU,
-    nn.ELU: _ELU,
-    nn.functional.elu: _ELU,
-}
-_RESHAPES = (nn.Flatten, nn.Identity, nn.Dropout, torch.flatten, "flatten", "unsqueeze", "squeeze")
+_LINEAR = 0
+_ACTIVATIONS = {"tanh": 1, "relu": 2, "sigmoid": 3, "silu": 4, "elu": 5}
+_RESHAPES = ("flatten", "dropout", "unsqueeze", "squeeze")
 _CASTS = ("to", "float")
 
 Step = tuple[int, float, np.ndarray | None, np.ndarray | None]
@@ -60,29 +46,12 @@ class Chain:
     """Whether the first layer sees discrete observations as one-hot codes."""
     tail: np.ndarray | None
     """``[K]`` constants behind the outputs of the last layer: log-deviations."""
-    layers: list[nn.Linear] = field(default_factory=list)
-    """The linear layers, whose memory the steps share."""
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the steps still hold the layers' own weights, and nothing that must be copied anew."""
-        held = [(weight, bias) for _, _, weight, bias in self.steps if weight is not None]
-        return self.tail is None and all(
-            layer.weight.data_ptr() == _address(weight)
-            and (bias is None or layer.bias.data_ptr() == _address(bias))
-            for layer, (weight, bias) in zip(self.layers, held, strict=True)
-        )
 
     @property
     def num_outputs(self) -> int:
         """Parameters that the layers give, without the tail."""
         widths = [len(weight) for _, _, weight, _ in self.steps if weight is not None]
         return widths[-1]
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 class CNetwork:
@@ -135,101 +104,90 @@ class CNetwork:
         self._sample(self.capsule, obs, actions, params, noise, mask)
 
 
-def chain_of(program: NumpyProgram, leaf: ObsLeaf) -> Chain:
-    """The layers of a program, in order; `leaf` is the observation that it takes."""
-    refuse_hooks(program.module)
-    node, tail = _without_tail(program)
+def chain_of(recorded: RecordedCalls, output: int, leaf: ObsLeaf) -> Chain:
+    """The layers behind an output, in order; `leaf` is the observation that they take."""
+    calls = calls_behind(recorded, output)
+    made_by = {call.results: call for call in calls if isinstance(call.results, int)}
+    current, tail = _without_tail(recorded, output, made_by)
     steps: list[Step] = []
-    layers: list[nn.Linear] = []
     one_hot = False
-    while node.op != "placeholder":
-        kind = _kind_of(program, node)
-        source = node.args[0] if node.args else None
-        if not isinstance(source, fx.Node):
-            raise ActorError(f"operation {node.target} is not called on a tensor")
-        if kind is torch.eq:
-            one_hot, source = True, _coded(program, node, leaf)
-        elif kind is nn.Linear:
-            layers.append(_linear(program, node, source))
-            steps.append(_step_of(layers[-1]))
-        elif kind in _ACTIVATIONS:
-            steps.append((_ACTIVATIONS[kind], _alpha(program, node), None, None))
+    # backwards in order, because a call that works in place has the number of its argument
+    for call in reversed(calls):
+        if call.results != current:
+            continue
+        if call.name == "eq":
+            one_hot, current = True, _coded(call, made_by, leaf)
+            continue
+        if not isinstance(call.args[0], Ref) or len([*refs_in(call.args)]) > 1:
+            raise ActorError(f"operation {call.name} is not called on one tensor")
+        if call.name == "linear":
+            steps.append(_linear(recorded, call))
+        elif call.name in _ACTIVATIONS:
+            steps.append((_ACTIVATIONS[call.name], _alpha(call), None, None))
         else:
-            _require_unchanged(program, node, source, kind)
-        node = source
+            _require_unchanged(recorded, call)
+        current = call.args[0].number
+    if current not in recorded.inputs:
+        raise ActorError("the layers do not begin at the observation")
     steps.reverse()
-    layers.reverse()
     if not any(step[0] == _LINEAR for step in steps) or (one_hot and steps[0][0] != _LINEAR):
         raise ActorError("the action parameters do not come from linear layers")
     if leaf.kind == "discrete" and not one_hot and any(leaf.starts):
         raise ActorError("discrete observations that begin elsewhere than at 0 need one-hot codes")
-    return Chain(steps, one_hot, tail, layers)
+    return Chain(steps, one_hot, tail)
 
 
-def _kind_of(program: NumpyProgram, node: fx.Node) -> Any:
-    """The class of a layer, or the function or the name of the method that is called."""
-    if node.op == "call_module":
-        layer = program.module.get_submodule(str(node.target))
-        refuse_hooks(layer)
-        return type(layer)
-    return node.target
-
-
-def _without_tail(program: NumpyProgram) -> tuple[fx.Node, np.ndarray | None]:
+def _without_tail(
+    recorded: RecordedCalls, output: int, made_by: dict[int, Call]
+) -> tuple[int, np.ndarray | None]:
     """The output of the last layer, and the constants that are put behind it."""
-    node = program.output
-    if node.target is not torch.cat:
-        return node, None
-    parts: Any = node.args[0]
-    is_pair = isinstance(parts, list | tuple) and len(parts) == 2
-    if is_pair and parts[1].target == "expand_as" and parts[1].args[0].op == "get_attr":
-        constants = program.attribute(str(parts[1].args[0].target)).detach()
-        width = program.values[parts[1]].shape[-1]
-        return parts[0], constants.expand(width).float().numpy().copy()
+    last = made_by.get(output)
+    if last is None or last.name != "cat":
+        return output, None
+    parts = last.args[0]
+    if len(parts) == 2 and all(isinstance(part, Ref) for part in parts):
+        behind = made_by.get(parts[1].number)
+        if behind is not None and behind.name == "expand_as" and isinstance(behind.args[0], Tensor):
+            width = recorded.layouts[behind.results][0][-1]
+            return parts[0].number, behind.args[0].detach().expand(width).float().numpy().copy()
     raise ActorError("operation cat joins what is no chain of layers")
 
 
-def _linear(program: NumpyProgram, node: fx.Node, source: fx.Node) -> nn.Linear:
-    layer = program.module.get_submodule(str(node.target))
-    assert isinstance(layer, nn.Linear)
-    if np.ndim(program.values[source]) != 2:
-        raise ActorError(f"layer {node.target} is called on more than one vector per row")
-    return layer
+def _linear(recorded: RecordedCalls, call: Call) -> Step:
+    source, weight, bias = (*call.args, None)[:3]
+    if len(recorded.layouts[source.number][0]) != 2:
+        raise ActorError("a linear layer is called on more than one vector per row")
+    matrix = weight.detach().contiguous().numpy()
+    return _LINEAR, 0.0, matrix, None if bias is None else bias.detach().numpy()
 
 
-def _step_of(layer: nn.Linear) -> Step:
-    weight = layer.weight.detach().contiguous().numpy()
-    return _LINEAR, 0.0, weight, None if layer.bias is None else layer.bias.detach().numpy()
-
-
-def _alpha(program: NumpyProgram, node: fx.Node) -> float:
-    if node.op == "call_module":
-        return float(getattr(program.module.get_submodule(str(node.target)), "alpha", 0.0))
-    alpha: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("alpha", 1.0)
+def _alpha(call: Call) -> float:
+    alpha = call.args[1] if len(call.args) > 1 else call.options.get("alpha", 1.0)
     return float(alpha)
 
 
-def _coded(program: NumpyProgram, node: fx.Node, leaf: ObsLeaf) -> fx.Node:
+def _coded(call: Call, made_by: dict[int, Call], leaf: ObsLeaf) -> int:
     """What a one-hot code is made of; `ActorError` where it is no plain code of every element."""
-    chosen: Any = node.args[0]
-    expected = [(at, code) for at, n in enumerate(leaf.categories) for code in range(n)]
-    if leaf.kind == "discrete" and getattr(chosen, "target", None) == "index_select":
-        given: list[Any] = [chosen.args[2], node.args[1]]
-        if all(isinstance(constant, fx.Node) for constant in given):
-            elements, codes = (program.values[constant] for constant in given)
-            if np.array_equal(np.stack([elements, codes], -1), expected):
-                source: fx.Node = chosen.args[0]
-                return source
+    chosen, codes = call.args
+    select = made_by.get(chosen.number) if isinstance(chosen, Ref) else None
+    if leaf.kind == "discrete" and select is not None and select.name == "index_select":
+        source, _, elements = select.args
+        expected = [(at, code) for at, n in enumerate(leaf.categories) for code in range(n)]
+        given = isinstance(elements, Tensor) and isinstance(codes, Tensor)
+        if given and torch.stack([elements, codes], -1).tolist() == [*map(list, expected)]:
+            number: int = source.number
+            return number
     raise ActorError("operation eq is not the one-hot code of discrete observations")
 
 
-def _require_unchanged(program: NumpyProgram, node: fx.Node, source: fx.Node, kind: Any) -> None:
+def _require_unchanged(recorded: RecordedCalls, call: Call) -> None:
     """Reshapes and casts are nothing to C, as long as each row keeps its numbers in their order."""
-    after, before = program.values[node], program.values[source]
-    name = getattr(kind, "__name__", kind)
-    if kind in _CASTS:
-        if after.dtype == np.float32:
+    if isinstance(call.results, int):
+        after, dtype = recorded.layouts[call.results]
+        before, _ = recorded.layouts[call.args[0].number]
+        if call.name in _CASTS and dtype == torch.float32:
             return
-    elif kind in _RESHAPES and after.shape[0] == before.shape[0] and after.size == before.size:
-        return
-    raise ActorError(f"operation {name} has no C form")
+        same = after[:1] == before[:1] and after.numel() == before.numel()
+        if call.name in _RESHAPES and same and not call.options.get("training"):
+            return
+    raise ActorError(f"operation {call.name} has no C form")

@@ -1,16 +1,18 @@
-"""What actors without torch have in common: a traced action branch, held to `Policy.forward`."""
+"""What actors without torch have in common: recorded calls of a network, held to `Policy.forward`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from metta.agent.actors.check import difference, random_obs
-from metta.agent.actors.numpy_program import NumpyProgram
 from metta.agent.actors.plain_values import has_own_code, plain_values
 from metta.agent.actors.protocol import Actor
+from metta.agent.actors.recorded_calls import record_calls, refuse_hooks
 from metta.agent.evaluation_mode import evaluating
+from metta.agent.module_output import read_output
 from metta.agent.output import PolicyOutput
 from metta.agent.policy import Policy
 from metta.errors import ActorError
@@ -24,7 +26,7 @@ WRONG_DIFFERENCE = 1e-2
 
 
 class GraphActor(Actor):
-    """Runs the traced action branch of a small feed-forward network on the CPU; subclasses say how.
+    """Runs the action branch of a small feed-forward network on the CPU; subclasses say how.
 
     Values and log-probabilities are left to one batched forward after the rollout.
     """
@@ -40,8 +42,8 @@ class GraphActor(Actor):
         )
         self.moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._plain: tuple[Any, ...] = ()
+        self._module: nn.Module | None = None
         self._rounding = 0.0
-        self._trace(policy)
         self.refresh(policy)
 
     def refresh(self, policy: Policy) -> None:
@@ -50,21 +52,20 @@ class GraphActor(Actor):
         Networks without a line of the user's own code need that only where more than tensors changed.
         """
         require_simple(policy, self.kind)
-        if policy.module is not self.program.module:
+        refuse_hooks(policy.module)
+        plain, has_code = plain_values(policy.module), has_own_code(policy.module)
+        looks_same, self._plain = plain == self._plain, plain
+        if policy.module is not self._module or not (looks_same or has_code):
             self._trace(policy)
-        plain = tuple(plain_values(policy.module))
-        looks_same = plain == self._plain
-        is_same = looks_same and not has_own_code(policy.module)
-        self._plain = plain
-        self._copy(policy, is_same=is_same)
+        self._copy(policy)
         allowed = STALE_DIFFERENCE
         if looks_same:
             allowed = min(max(allowed, 2 * self._rounding), WRONG_DIFFERENCE)
-        if is_same or self._difference() <= allowed:
+        if (looks_same and not has_code) or self._difference() <= allowed:
             return
-        # a Python attribute that was a constant of the trace has changed
+        # a Python attribute that was a constant of the recorded calls has changed
         self._trace(policy)
-        self._copy(policy, is_same=False)
+        self._copy(policy)
         self._rounding = self._difference()
         if not self._rounding <= WRONG_DIFFERENCE:
             raise ActorError("the actor does not agree with the policy; use actor='eager'")
@@ -74,12 +75,19 @@ class GraphActor(Actor):
         raise NotImplementedError
 
     def _trace(self, policy: Policy) -> None:
-        self.policy = policy
-        with np.errstate(all="ignore"):
-            self.program = NumpyProgram(policy.module, self._inputs(self._example))
+        """Record the calls of the network, whose outputs are parameters and values."""
+        self.policy, self._module = policy, policy.module
+        example = {key: torch.from_numpy(leaf) for key, leaf in self._example.items()}
+        inputs = policy.prepare(example)
 
-    def _copy(self, policy: Policy, *, is_same: bool) -> None:  # noqa: ARG002 (subclasses use it)
-        """Take weights over; `is_same`: of a network in which nothing but tensors has changed."""
+        def forward(*leaves: Tensor) -> tuple[Tensor, Tensor]:
+            seen = policy.obs_spec.nest(dict(zip(inputs, leaves, strict=True)))
+            return read_output(policy.module(seen))[:2]
+
+        self.recorded = record_calls(policy.module, forward, list(inputs.values()))
+
+    def _copy(self, policy: Policy) -> None:
+        """Take weights and moments over."""
         self.policy = policy
         log_std = policy.log_std
         self.log_std = None if log_std is None else log_std.detach().numpy().copy()
@@ -89,22 +97,22 @@ class GraphActor(Actor):
                 leaf = policy.obs_normalizer.leaf(key)
                 self.moments[key] = (leaf.shift.numpy().copy(), leaf.scale.numpy().copy())
 
-    def _inputs(self, obs: Mapping[str, np.ndarray]) -> object:
-        policy = self.policy
-        leaves = {}
+    def _inputs(self, obs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Leaves as the network sees them, in the order in which they were recorded."""
+        policy, leaves = self.policy, []
         for spec in policy.obs_spec.leaves:
             key, leaf = spec.key, obs[spec.key]
             if spec.kind == "discrete":
                 first = np.array(spec.starts).reshape(spec.shape)
-                leaves[key] = leaf - first if any(spec.starts) else leaf
+                leaves.append(leaf - first if any(spec.starts) else leaf)
                 continue
             values = leaf if leaf.dtype == np.float32 else leaf.astype(np.float32)
             if policy.obs_normalizer is not None and key in self.moments:
                 shift, scale = self.moments[key]
                 clip = policy.obs_normalizer.clip
                 values = np.clip((values - shift) / scale, -clip, clip)
-            leaves[key] = values
-        return policy.obs_spec.nest(leaves)
+            leaves.append(values)
+        return leaves
 
     def _difference(self) -> float:
         return difference(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from metta.agent.actions.categorical import MASKED_LOGIT, DiscreteSpec
 from metta.agent.actors.graph_actor import GraphActor
+from metta.agent.actors.numpy_program import NumpyProgram
 from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.errors import ActorError
@@ -41,15 +42,20 @@ class NumpyActor(GraphActor):
         action = spec.sample(torch.from_numpy(params), torch.from_numpy(noise), legal)
         return {"action": action}, state
 
-    def _copy(self, policy: Policy, *, is_same: bool) -> None:
-        super()._copy(policy, is_same=is_same)
+    def _trace(self, policy: Policy) -> None:
+        super()._trace(policy)
         with np.errstate(all="ignore"):
-            self.program.refresh()
+            params, example = self.recorded.outputs[0], self._inputs(self._example)
+            self._program = NumpyProgram(self.recorded, params, example)
+
+    def _copy(self, policy: Policy) -> None:
+        super()._copy(policy)
+        self._program.refresh()
 
     def _params(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
         # like torch, NumPy shall overflow to infinity without a word
         with np.errstate(all="ignore"):
-            params = self.program.run(self._inputs(obs))
+            params = self._program.run(self._inputs(obs))
         if self.log_std is not None:
             log_std = np.broadcast_to(self.log_std, params.shape)
             params = np.concatenate([params, log_std], -1)

@@ -1,160 +1,201 @@
-"""A network's action branch as a list of NumPy calls, read off its traced graph.
+"""A network's action branch as a list of NumPy calls, made of its recorded torch calls.
 
-For small networks torch spends most of an action's time in its own overhead. This module traces the
-module, keeps only what the distribution parameters depend on (the critic falls away), and runs it with
-preallocated arrays. Any operation it does not know raises `ActorError`: the caller then acts eagerly.
+For small networks torch spends most of an action's time in its own overhead. Of the calls, those remain
+that the action depends on (the critic falls away). Any operation without a NumPy form raises `ActorError`:
+the caller then acts in another way. Floating-point warnings are the caller's to silence.
 """
 
-import copy
-from typing import Any, Literal
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from torch import fx, nn
+import torch
+from torch import Tensor
 
-from metta.agent.actors.numpy_steps import (
-    FUNCTIONS,
-    LAYERS,
-    METHODS,
+from metta.agent.actors.recorded_calls import (
+    Call,
+    RecordedCalls,
+    Ref,
     Step,
-    Values,
-    call_step,
-    constant_step,
+    make_step,
+    refs_in,
+    run_steps,
 )
-from metta.agent.output import PolicyOutput
 from metta.errors import ActorError
 
-__all__ = ["NumpyProgram", "refuse_hooks"]
+__all__ = ["NumpyProgram", "calls_behind"]
+
+
+def calls_behind(recorded: RecordedCalls, output: int) -> list[Call]:
+    """The calls that an output depends on, in order."""
+    wanted, found = {output}, []
+    for call in reversed(recorded.calls):
+        if call.results is None or (call.name.endswith("_") and not call.name.endswith("__")):
+            raise ActorError(f"operation {call.name} works in place")
+        results = call.results if isinstance(call.results, list) else [call.results]
+        if wanted.intersection(results):
+            wanted.update(refs_in(call.args))
+            found.append(call)
+    return found[::-1]
 
 
 class NumpyProgram:
-    """Runs the action branch of a feed-forward module for a fixed number of rows.
+    """Runs the calls behind one output, for the number of rows that was recorded.
 
-    program = NumpyProgram(module, {"obs": array})
-    params = program.run({"obs": array})        # [n, P], valid until the next run
+    program = NumpyProgram(recorded, recorded.outputs[0], [array])
+    params = program.run([array])        # one array for each recorded input
 
-    Numbers that the module keeps as plain Python attributes are constants of its trace: after such a
-    change a new program is needed. Weights and buffers are copied by `refresh`.
+    Numbers that the module keeps as plain Python attributes are constants of the recorded calls. Weights
+    and buffers are copied by `refresh`, and what is computed of them alone is computed there, by torch.
     """
 
-    def __init__(
-        self, module: nn.Module, example: Any, branch: Literal["action", "value"] = "action"
-    ) -> None:
-        self.module = module
-        try:
-            # a copy, since tracing may leave its placeholders and constants in the module
-            self._traced = copy.deepcopy(module).eval()
-            self.graph = fx.Tracer().trace(self._traced)
-        except Exception as error:  # users' code: whatever it raises means "not traceable"
-            raise ActorError(f"the module cannot be traced: {error}") from error
-        _refuse_in_place(self.graph, self._traced)
-        self.output = _output_node(self.graph, branch)
-        self.nodes = _needed(self.graph, self.output)
-        self._example = example
+    def __init__(self, recorded: RecordedCalls, output: int, example: Sequence[np.ndarray]) -> None:
+        self._size, self._output = len(recorded.layouts), output
+        self._fixed: list[Step] = []
+        self._calls: list[Call] = []
+        varies = set(recorded.inputs)
+        for call in calls_behind(recorded, output):
+            if varies.isdisjoint(refs_in(call.args)):
+                self._fixed.append(make_step(call.function, call.args, call.options, call.results))
+                continue
+            if call.name not in _FORMS or not isinstance(call.results, int):
+                raise ActorError(f"operation {call.name} has no NumPy form")
+            varies.add(call.results)
+            self._calls.append(call)
         self.refresh()
+        self._try(example)
 
     def refresh(self) -> None:
-        """Copy the module's present weights."""
-        refuse_hooks(self.module)
-        steps: list[Step] = []
-        values: Values = {}
-        for node in self.nodes:
-            if node.op == "placeholder":
-                self.input = node
-                values[node] = self._example
-                continue
+        """Copy the present weights."""
+        fixed: list[Any] = [None] * self._size
+        with torch.no_grad():
+            run_steps(self._fixed, fixed)
+        self._values: list[Any] = [
+            _array(value) if isinstance(value, Tensor) else None for value in fixed
+        ]
+        self._steps = [
+            make_step(_FORMS[call.name], self._arguments(call), call.options, call.results)
+            for call in self._calls
+        ]
+
+    def run(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The output, of one array for each recorded input."""
+        values = self._values
+        values[: len(inputs)] = inputs
+        run_steps(self._steps, values)
+        output: np.ndarray = values[self._output]
+        return output
+
+    def _arguments(self, call: Call) -> list[Any]:
+        """Arguments of the NumPy form: arrays instead of tensors, weights of layers turned over."""
+        if call.name != "linear":
+            return _with_arrays(call.args)
+        source, weight, *bias = call.args
+        matrix = self._values[weight.number] if isinstance(weight, Ref) else weight.detach().numpy()
+        return [source, np.array(matrix.T, order="C"), *_with_arrays(bias)]
+
+    def _try(self, example: Sequence[np.ndarray]) -> None:
+        """`ActorError` where a step fails, or where NumPy makes a float64 of what torch does not."""
+        self._values[: len(example)] = example
+        for call, step in zip(self._calls, self._steps, strict=True):
             try:
-                step = self._compile(node, values)
-                step(values)
+                run_steps([step], self._values)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
-                raise ActorError(f"operation {node.target} has no NumPy form: {error}") from error
-            _refuse_wide_floats(node, values[node])
-            steps.append(step)
-        self.steps, self.values = steps, values
-
-    def run(self, obs: Any) -> np.ndarray:
-        """Distribution parameters ``[n, P]`` of observations in the module's own nesting."""
-        values = self.values
-        values[self.input] = obs
-        for step in self.steps:
-            step(values)
-        params: np.ndarray = values[self.output]
-        return params
-
-    def _compile(self, node: fx.Node, values: Values) -> Step:
-        if node.op == "call_module":
-            layer = self.module.get_submodule(str(node.target))
-            builder = LAYERS.get(type(layer))
-            if builder is None:
-                raise ActorError(f"layer {type(layer).__name__} has no NumPy form")
-            refuse_hooks(layer)
-            source = node.args[0]
-            if not isinstance(source, fx.Node):
-                raise ActorError(f"layer {node.target} is not called on a tensor")
-            return builder(layer, node, source, values)
-        if node.op == "get_attr":
-            return constant_step(node, self.attribute(str(node.target)))
-        known: dict[Any, Any] = METHODS if node.op == "call_method" else FUNCTIONS
-        function = known.get(node.target)
-        if function is None:
-            raise ActorError(f"operation {node.target} has no NumPy form")
-        return call_step(node, function)
-
-    def attribute(self, path: str) -> Any:
-        """A weight, buffer or constant of the module, as it is now."""
-        owner, _, name = path.rpartition(".")
-        part = self.module.get_submodule(owner)
-        # constants that appeared while tracing exist only in the traced copy
-        return getattr(part if hasattr(part, name) else self._traced.get_submodule(owner), name)
+                raise ActorError(f"operation {call.name} has no NumPy form: {error}") from error
+            if getattr(self._values[call.results], "dtype", None) == np.float64:
+                raise ActorError(f"operation {call.name} gives float64")
 
 
-def _output_node(graph: fx.Graph, branch: Literal["action", "value"]) -> fx.Node:
-    """Where the distribution parameters come out, or the values."""
-    place = 0 if branch == "action" else 1
-    result = next(node for node in graph.nodes if node.op == "output").args[0]
-    if isinstance(result, fx.Node) and result.target is PolicyOutput:
-        # a NamedTuple is a call in the graph
-        fields = dict(zip(PolicyOutput._fields, result.args, strict=False)) | result.kwargs
-        result = fields["dist_params" if branch == "action" else "value"]
-    elif isinstance(result, tuple) and len(result) == 2:
-        result = result[place]
-    elif isinstance(result, dict) and "action_logits" in result:
-        result = result["action_logits" if branch == "action" else "value"]
-    if not isinstance(result, fx.Node):
-        raise ActorError("the module's output is not a pair, dict or PolicyOutput of tensors")
+def _with_arrays(arguments: list[Any]) -> list[Any]:
+    return [
+        _with_arrays(value)
+        if isinstance(value, list)
+        else _array(value)
+        if isinstance(value, Tensor)
+        else value
+        for value in arguments
+    ]
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.detach().numpy().copy()
+    return array
+
+
+# --- NumPy forms, by the names of torch's functions and methods ------------------------------------------
+
+
+def _linear(array: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    result: np.ndarray = np.matmul(array, weight)
+    return result if bias is None else np.add(result, bias, out=result)
+
+
+def _relu(array: np.ndarray, inplace: bool = False) -> np.ndarray:  # noqa: ARG001 (torch's signature)
+    result: np.ndarray = np.maximum(array, 0)
     return result
 
 
-def _needed(graph: fx.Graph, output: fx.Node) -> list[fx.Node]:
-    wanted, todo = set(), [output]
-    while todo:
-        node = todo.pop()
-        if node not in wanted:
-            wanted.add(node)
-            todo += node.all_input_nodes
-    nodes = [node for node in graph.nodes if node in wanted]
-    if sum(node.op == "placeholder" for node in nodes) != 1:
-        raise ActorError("the action parameters depend on more, or on less, than the observation")
-    return nodes
+def _sigmoid(array: np.ndarray) -> np.ndarray:
+    result: np.ndarray = np.negative(array)
+    np.exp(result, out=result)
+    np.add(result, 1, out=result)
+    np.reciprocal(result, out=result)
+    return result
 
 
-def _refuse_in_place(graph: fx.Graph, module: nn.Module) -> None:
-    """In-place operations act on tensors that others read, which the graph does not show."""
-    for node in graph.nodes:
-        name = str(node.target)
-        layer = module.get_submodule(name) if node.op == "call_module" else None
-        overwrites = node.kwargs.get("inplace", False) or getattr(layer, "inplace", False)
-        shared = any(len(source.users) > 1 for source in node.all_input_nodes)
-        if (overwrites and shared) or (node.op == "call_method" and name.endswith("_")):
-            raise ActorError(f"operation {name} works in place on what others read")
+def _silu(array: np.ndarray, inplace: bool = False) -> np.ndarray:  # noqa: ARG001 (torch's signature)
+    result = _sigmoid(array)
+    np.multiply(result, array, out=result)
+    return result
 
 
-def refuse_hooks(part: nn.Module) -> None:
-    """`ActorError` where a module has forward hooks."""
-    if part._forward_hooks or part._forward_pre_hooks:
-        raise ActorError(f"{type(part).__name__} has forward hooks, which only torch runs")
+def _elu(array: np.ndarray, alpha: float = 1.0, inplace: bool = False) -> np.ndarray:  # noqa: ARG001 (torch's signature)
+    below = np.expm1(np.minimum(array, 0))
+    np.multiply(below, alpha, out=below)
+    return np.where(array > 0, array, below)
 
 
-def _refuse_wide_floats(node: fx.Node, value: Any) -> None:
-    """Where NumPy's promotion differs from torch's, a float64 appears in a float32 network."""
-    if getattr(value, "dtype", None) == np.float64:
-        raise ActorError(f"operation {node.target} gives float64")
+def _dropout(array: np.ndarray, *_: Any, training: bool = True, **__: Any) -> np.ndarray:
+    if training:
+        raise ValueError("it drops something while acting too")
+    return array
+
+
+def _flatten(array: np.ndarray, start_dim: int = 0, end_dim: int = -1) -> np.ndarray:
+    last = end_dim % array.ndim
+    return array.reshape(*array.shape[:start_dim], -1, *array.shape[last + 1 :])
+
+
+def _to(array: np.ndarray, dtype: Any) -> np.ndarray:
+    if isinstance(dtype, torch.dtype):
+        dtype = torch.empty(0, dtype=dtype).numpy().dtype
+    return array.astype(dtype, copy=False)
+
+
+_FORMS: dict[str, Callable[..., Any]] = {
+    "linear": _linear,
+    "tanh": np.tanh,
+    "relu": _relu,
+    "sigmoid": _sigmoid,
+    "silu": _silu,
+    "elu": _elu,
+    "dropout": _dropout,
+    "add": operator.add,
+    "sub": operator.sub,
+    "__rsub__": lambda array, other: other - array,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "__rdiv__": lambda array, other: other / array,
+    "eq": np.equal,
+    "where": np.where,
+    "cat": lambda arrays, dim=0: np.concatenate(arrays, dim),
+    "flatten": _flatten,
+    "squeeze": lambda array, dim: np.squeeze(array, dim),
+    "unsqueeze": lambda array, dim: np.expand_dims(array, dim),
+    "index_select": lambda array, dim, index: np.take(array, index, dim),
+    "__getitem__": operator.getitem,
+    "expand_as": lambda array, other: np.broadcast_to(array, other.shape),
+    "to": _to,
+    "float": lambda array: array.astype(np.float32, copy=False),
+}

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from metta.agent.actors.check import random_obs
-from metta.agent.actors.numpy_program import refuse_hooks
 from metta.agent.actors.protocol import Actor
 from metta.agent.actors.recorded_calls import record_calls
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.output import State
 from metta.agent.policy import Policy
-from metta.errors import ActorError, MettaError
+from metta.errors import ActorError
 
 __all__ = ["TracedActor"]
 
@@ -70,19 +69,11 @@ class TracedActor(Actor):
     def _record(self, policy: Policy) -> None:
         if policy.device.type != "cpu" or policy.precision != torch.float32:
             raise ActorError("only policies on the CPU, in full precision, have a traced actor")
-        for part in policy.modules():
-            refuse_hooks(part)
         self.policy = policy
         self._obs_keys = [leaf.key for leaf in policy.obs_spec.leaves]
         self._state_keys = list(policy.initial_state(1))
         self._example = self._random_inputs()
-        with torch.no_grad(), evaluating(policy), torch.random.fork_rng(devices=[]):
-            try:
-                self._calls = record_calls(self._forward, self._example)
-            except MettaError:
-                raise
-            except Exception as error:  # users' code: whatever it raises means "not traceable"
-                raise ActorError(f"the module cannot be traced: {error}") from error
+        self._calls = record_calls(policy, self._forward, self._example)
 
     def _forward(self, *inputs: Tensor) -> list[Tensor]:
         """`Policy.forward` on a flat list: observation leaves, starts, parts of the state."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["ActorCritic", "RecurrentActorCritic"]
 
 _ACTOR_GAIN = 0.01
-_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def _encoder(spec: ObsSpec, config: "AgentConfig") -> ObsEncoder:
@@ -43,11 +42,10 @@ class Heads(nn.Module):
 
     def forward(self, actor_features: Tensor, critic_features: Tensor) -> tuple[Tensor, Tensor]:
         """Parameters ``[..., P]`` and value ``[...]``."""
-        # asked by name and not through the features, which have no device while a graph is traced
-        reduced = next((kind for kind in _DEVICES if torch.is_autocast_enabled(kind)), None)
-        if reduced is None:
+        device = actor_features.device.type
+        if not torch.is_autocast_enabled(device):
             return self._outputs(actor_features, critic_features)
-        with torch.autocast(reduced, enabled=False):
+        with torch.autocast(device, enabled=False):
             kind = self.actor.weight.dtype
             return self._outputs(actor_features.to(kind), critic_features.to(kind))
 

@@ -1,16 +1,15 @@
 """`CompiledDriver`: an update as machine code, made from the eager one and held to it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from metta.agent.actors.plain_values import has_gradient_hooks
+from metta.agent.actors.plain_values import has_gradient_hooks, plain_values
 from metta.errors import DriverError
 from metta.rl.compiled.cache import CompiledGraph, compile_graph, compiler_name
 from metta.rl.compiled.check import check_compiled, state_put_back
-from metta.rl.compiled.python_state import python_state
 from metta.rl.compiled.trace import require_unchanged, trace
 from metta.rl.compiled.update_graph import TensorFunction, coef_tensors, flat_update, gradients_only
 from metta.rl.learn.custom_losses import Metrics
@@ -18,36 +17,10 @@ from metta.rl.learn.optimizer import FlatAdam, TorchStepper
 from metta.rl.learn.update import UpdateCoefs, UpdateRules, finish_minibatch
 from metta.rl.learn.update_log import UpdateLog
 
-__all__ = ["Announce", "CompiledDriver"]
+__all__ = ["Announce", "CompiledDriver", "python_state"]
 
 Announce = Callable[[str], None]
 Columns = Mapping[str, Tensor]
-
-
-class _Program(Protocol):
-    """What goes into compiled code, and what is left to do with what comes out."""
-
-    def function(self, rules: UpdateRules, names: Sequence[str]) -> TensorFunction:
-        """What is to be compiled, for columns in this order."""
-        ...
-
-    def begin(self, device: torch.device) -> None:
-        """Take over the learning rate of this update."""
-        ...
-
-    def inputs(self, index: Tensor, stopped: Tensor, shared: Sequence[Tensor]) -> list[Tensor]:
-        """Everything for one call; `shared` stays the same for a whole update."""
-        ...
-
-    def finish(
-        self,
-        rules: UpdateRules,
-        function: TensorFunction,
-        outputs: Sequence[Tensor],
-        stopped: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """A row for the log, whether the update has stopped, and metrics."""
-        ...
 
 
 class _FlatProgram:
@@ -58,23 +31,27 @@ class _FlatProgram:
         self._state: list[Tensor] = []
 
     def function(self, rules: UpdateRules, names: Sequence[str]) -> TensorFunction:
+        """What is to be compiled, for columns in this order."""
         return flat_update(rules, self._optimizer, names)
 
     def begin(self, device: torch.device) -> None:
+        """Take over the learning rate of this update."""
         adam, rate = self._optimizer.tensors, self._optimizer.param_groups[0]["lr"]
         moments = (adam.exp_avg, adam.exp_avg_sq, adam.step_count)
         self._state = [adam.flat, *moments, torch.tensor(rate, dtype=torch.float64, device=device)]
 
     def inputs(self, index: Tensor, stopped: Tensor, shared: Sequence[Tensor]) -> list[Tensor]:
+        """Everything for one call; `shared` stays the same for a whole update."""
         return [*self._state, stopped, index, *shared]
 
     def finish(
         self,
-        rules: UpdateRules,  # noqa: ARG002 (protocol)
-        function: TensorFunction,  # noqa: ARG002 (protocol)
+        rules: UpdateRules,  # noqa: ARG002 (as below)
+        function: TensorFunction,  # noqa: ARG002 (as below)
         outputs: Sequence[Tensor],
         stopped: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """A row for the log, whether the update has stopped, and metrics."""
         row, stopped, metrics = outputs
         return row, stopped, metrics
 
@@ -96,7 +73,7 @@ class _GradientProgram:
     def inputs(
         self,
         index: Tensor,
-        stopped: Tensor,  # noqa: ARG002 (protocol)
+        stopped: Tensor,  # noqa: ARG002 (as above)
         shared: Sequence[Tensor],
     ) -> list[Tensor]:
         return [index, *shared, *(parameter.detach() for parameter in self._parameters)]
@@ -139,7 +116,7 @@ class CompiledDriver:
             )
         self._optimizer = optimizer
         self._announce = announce or _say_nothing
-        self._program: _Program = (
+        self._program = (
             _FlatProgram(optimizer)
             if isinstance(optimizer, FlatAdam)
             else _GradientProgram(optimizer)
@@ -171,10 +148,7 @@ class CompiledDriver:
         layout = _layout(given)
         for index in (index for minibatches in passes for index in minibatches):
             inputs = self._program.inputs(index, stopped, shared)
-            key = layout, index.shape
-            if key not in self._graphs:
-                self._graphs[key] = self._make(rules, list(given), inputs)
-            function, graph = self._graphs[key]
+            function, graph = self._graph_for((layout, index.shape), rules, list(given), inputs)
             outputs = graph(inputs)
             row, stopped, metrics = self._program.finish(rules, function, outputs, stopped)
             log.add(row, _named(function, metrics))
@@ -193,10 +167,8 @@ class CompiledDriver:
         self._check_python_state(rules)
         given, shared, stopped = self._begin(columns, coefs)
         for index in minibatches:
-            key = _layout(given), index.shape
-            if key not in self._graphs:
-                inputs = self._program.inputs(index, stopped, shared)
-                self._graphs[key] = self._make(rules, list(given), inputs)
+            inputs = self._program.inputs(index, stopped, shared)
+            self._graph_for((_layout(given), index.shape), rules, list(given), inputs)
 
     def is_ready_for(
         self, rules: UpdateRules, columns: Columns, minibatches: Sequence[Tensor]
@@ -228,6 +200,14 @@ class CompiledDriver:
                 "them tensors (register_buffer), or use driver='eager'"
             )
 
+    def _graph_for(
+        self, key: Any, rules: UpdateRules, names: Sequence[str], inputs: Sequence[Tensor]
+    ) -> tuple[TensorFunction, CompiledGraph]:
+        """The code for inputs of this layout, compiled when it is first asked for."""
+        if key not in self._graphs:
+            self._graphs[key] = self._make(rules, names, inputs)
+        return self._graphs[key]
+
     def _make(
         self, rules: UpdateRules, names: Sequence[str], inputs: Sequence[Tensor]
     ) -> tuple[TensorFunction, CompiledGraph]:
@@ -252,6 +232,19 @@ class CompiledDriver:
                 "use driver='eager'"
             ) from error
         return function, compiled
+
+
+def python_state(rules: UpdateRules, optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    """Everything but tensors that decides what an update computes: constants of its compiled form.
+
+    Plain values of the networks and losses, the settings, and those of the optimizer but its rate.
+    """
+    parts: list[Any] = [*plain_values(rules.policy, *(loss.fn for loss in rules.custom))]
+    parts += [("loss", loss.label) for loss in rules.custom]
+    parts += vars(rules.config).items()
+    for group in optimizer.param_groups:
+        parts += [(k, v) for k, v in group.items() if k not in ("lr", "params")]
+    return tuple(parts)
 
 
 def _require_full_precision(rules: UpdateRules) -> None:

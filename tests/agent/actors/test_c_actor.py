@@ -163,7 +163,19 @@ class Constant(nn.Module):
         return obs.tanh()[:, :3], obs[:, 0]
 
 
+class Halved(nn.Module):
+    """A layer that sees one of two parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 10), nn.Linear(5, 3)
+
+    def forward(self, obs):
+        return self.head(self.body(obs).chunk(2, -1)[1]), obs[:, 0]
+
+
 REFUSED = {
+    "parts": (lambda: Policy(Halved(), VECTOR, DISCRETE), "begin at the observation"),
     "branches": (lambda: Policy(Joined(), VECTOR, DISCRETE), "cat"),
     "slices": (lambda: Policy(Constant(), VECTOR, DISCRETE), "getitem"),
     "nested": (lambda: make_policy(spaces.Dict(a=VECTOR, b=BOX), DISCRETE), "one array"),
@@ -307,9 +319,9 @@ class Cancelling(nn.Module):
 def test_a_sound_network_acts_when_its_weights_are_large_and_cancel():
     policy = Policy(Cancelling(), VECTOR, DISCRETE)
     actor = CActor(policy)
-    program = actor.program
+    recorded = actor.recorded
     actor.refresh(policy)
-    assert actor.program is program
+    assert actor.recorded is recorded
 
 
 @pytest.mark.parametrize(("rounding", "num_traces"), [(5e-5, 0), (5e-3, 1)])
@@ -321,12 +333,12 @@ def test_a_trace_is_made_once_when_rounding_is_all_that_it_leaves(
     actor._rounding = 0.0
     monkeypatch.setattr(CActor, "_difference", lambda _: rounding)
     for _ in range(3):
-        programs.append(actor.program)
+        programs.append(actor.recorded)
         actor.refresh(policy)
-    assert len({id(program) for program in [*programs, actor.program]}) == 1 + num_traces
+    assert len({id(program) for program in [*programs, actor.recorded]}) == 1 + num_traces
     policy.module.changed = True
     actor.refresh(policy)
-    assert (actor.program is programs[-1]) == (num_traces == 0)
+    assert (actor.recorded is programs[-1]) == (num_traces == 0)
 
 
 @pytest.mark.parametrize("rounding", [0.0, 9e-3])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from metta.agent.actors.plain_values import has_own_code, plain_values, values_of
+from metta.agent.actors.plain_values import has_own_code, plain_values
 from metta.agent.factory import make_policy
 from tests.agent.policy_cases import DISCRETE, VECTOR
 
@@ -41,7 +41,7 @@ class Network(nn.Module):
 
 
 def seen_by(network: nn.Module) -> tuple[object, ...]:
-    return tuple(plain_values(network))
+    return plain_values(network)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,16 @@ def test_a_change_shows_when_python_would_compute_otherwise(
     network = Network()
     before = seen_by(network)
     change(network)
+    assert seen_by(network) != before
+
+
+def test_a_change_shows_when_two_names_of_known_lists_are_swapped() -> None:
+    network = Network()
+    network.both = [[1.0], [2.0]]
+    network.later = {"pair": dict(zip("ab", network.both, strict=True))}
+    before = seen_by(network)
+    assert seen_by(network) == before
+    network.later["pair"].update(zip("ba", network.both, strict=True))
     assert seen_by(network) != before
 
 
@@ -185,9 +195,6 @@ class Named(Base):
     def cached(self) -> float:
         return OF_CACHE
 
-    def unused(self) -> float:
-        return ELSEWHERE
-
 
 def inner(x: Tensor) -> Tensor:
     def scaled() -> Tensor:
@@ -235,7 +242,7 @@ def test_a_change_shows_when_it_is_of_a_global_that_forward_names(
     assert seen_by(network) != before
 
 
-def test_nothing_shows_when_forward_does_not_use_what_changed(
+def test_nothing_shows_when_no_method_names_what_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network = Named()
@@ -252,9 +259,9 @@ def test_a_change_shows_when_a_loss_names_it_inside_of_a_lambda(
     def loss(values: Tensor) -> list[Tensor]:
         return [(lambda v: v * OF_LAMBDA)(value) for value in values]
 
-    before = tuple(values_of(loss))
+    before = plain_values(loss)
     monkeypatch.setitem(globals(), "OF_LAMBDA", 2.0)
-    assert tuple(values_of(loss)) != before
+    assert (plain_values(loss)) != before
 
 
 class Loss:
@@ -273,11 +280,11 @@ class Loss:
 def test_a_change_shows_when_the_class_of_a_loss_changes(
     loss: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = [tuple(values_of(loss)), tuple(values_of(loss))]
+    seen = [(plain_values(loss)), (plain_values(loss))]
     monkeypatch.setattr(Loss, "scale", 2.0)
-    seen.append(tuple(values_of(loss)))
+    seen.append(plain_values(loss))
     monkeypatch.setitem(globals(), "OF_METHOD", 2.0)
-    seen.append(tuple(values_of(loss)))
+    seen.append(plain_values(loss))
     assert seen[0] == seen[1] != seen[2] != seen[3]
 
 
@@ -285,8 +292,8 @@ def test_values_stay_few_when_a_class_lists_its_own_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Loss, "all", [Loss() for _ in range(20)], raising=False)
-    assert len(repr(tuple(values_of(Loss())))) < 20_000
-    assert len(repr(tuple(values_of(list(Kind))))) < 200
+    assert len(repr(plain_values(Loss()))) < 20_000
+    assert len(repr(plain_values(list(Kind)))) < 200
 
 
 def test_metta_networks_have_nothing_but_parts_and_modes_when_walked() -> None:

@@ -136,8 +136,8 @@ def test_other_numbers_of_rows_are_refused_when_acting():
 def test_results_must_come_from_the_inputs_when_calls_are_recorded():
     made = torch.ones(1)
     with pytest.raises(ActorError, match="does not come from"):
-        record_calls(lambda _: [made], [torch.ones(1)])
+        record_calls(nn.Identity(), lambda _: [made], [torch.ones(1)])
     with pytest.raises(ActorError, match="by name"):
-        record_calls(lambda obs: [torch.add(obs, other=obs)], [torch.ones(1)])
+        record_calls(nn.Identity(), lambda obs: [torch.add(obs, other=obs)], [torch.ones(1)])
     with pytest.raises(ActorError, match="indexed by tensors"):
-        record_calls(lambda obs: [obs[obs.long(), obs.long()]], [torch.zeros(1, 1)])
+        record_calls(nn.Identity(), lambda obs: [obs[obs.long(), obs.long()]], [torch.zeros(1, 1)])

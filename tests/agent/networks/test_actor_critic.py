@@ -1,11 +1,10 @@
-import copy
 import math
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from metta.agent.actions.action_spec import action_spec_of
 from metta.agent.networks.actor_critic import ActorCritic, Heads, RecurrentActorCritic
@@ -127,14 +126,6 @@ def test_heads_compute_in_float32_when_the_trunk_is_bfloat16():
     for ours, exact in zip(found, wanted, strict=True):
         assert ours.dtype == torch.float32
         assert torch.equal(ours, exact)
-
-
-@pytest.mark.parametrize("action_space", [BOX, spaces.Discrete(3)], ids=["box", "discrete"])
-def test_graph_is_traced_with_equal_numbers_when_float32(action_space):
-    module = build(action_space=action_space)
-    traced = fx.symbolic_trace(copy.deepcopy(module))
-    for ours, theirs in zip(traced(rows(4, 3)), module(rows(4, 3)), strict=True):
-        assert torch.equal(ours, theirs)
 
 
 def test_first_policy_is_nearly_uniform_when_fresh():

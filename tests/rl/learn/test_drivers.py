@@ -18,8 +18,7 @@ from metta.rl.compiled import choice as driver_choice
 from metta.rl.compiled import driver as compiled_driver
 from metta.rl.compiled import worker as graph_worker
 from metta.rl.compiled.choice import PlannedDriver, make_driver
-from metta.rl.compiled.driver import CompiledDriver
-from metta.rl.compiled.python_state import python_state
+from metta.rl.compiled.driver import CompiledDriver, python_state
 from metta.rl.compiled.trace import TracedGraph, trace
 from metta.rl.compiled.update_graph import gradients_only
 from metta.rl.learn.custom_losses import CustomLoss
