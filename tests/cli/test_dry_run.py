@@ -26,6 +26,9 @@ def test_the_arithmetic_is_the_known_one_when_nothing_is_trained(
     # 4 bytes for each of 9,155 parameters, and two moments of Adam
     assert "policy:       9,155 parameters, 36.6 kB, and as much for gradients" in lines
     assert "optimizer:    adam, 73.2 kB" in lines
+    # the rollout, the weights, their gradients and the moments
+    assert "rollout:      45.2 kB" in lines
+    assert any(line.startswith("memory:       191.7 kB") for line in lines)
     assert not (tmp_path / "runs").exists()
 
 

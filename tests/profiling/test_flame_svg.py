@@ -50,6 +50,14 @@ def test_names_are_escaped_and_shares_told_when_they_are_shown() -> None:
     assert not re.search(r"<script|href", svg)
 
 
+def test_names_are_without_their_module_and_cut_when_a_box_is_narrow() -> None:
+    stacks = {("a:outer_function", "b:inner"): 95, ("a:outer_function", "b:a_very_long_name"): 5}
+    svg = flame_graph(stacks, "x")
+    assert ">outer_function</text>" in svg
+    assert ">inner</text>" in svg
+    assert re.search(r">a_ver\w*~</text>", svg)
+
+
 def test_a_frame_is_left_out_when_it_is_too_small_to_see() -> None:
     boxes = boxes_of(flame_graph({("a:a",): 100_000, ("b:b",): 1}, "x"))
     assert boxes.keys() == {"all", "a:a"}

@@ -1,5 +1,6 @@
 """`CActor`: the action branch in C, for small networks and any number of rows."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,28 +104,34 @@ class CActor(GraphActor):
             values = values * normalizer.scale.numpy() + normalizer.shift.numpy()
         return values[:, 0]
 
+    def _trace(self, policy: Policy) -> None:
+        super()._trace(policy)
+        (self._leaf,), (params, value) = policy.obs_spec.leaves, self.recorded.outputs
+        self._chain = chain_of(self.recorded, params, self._leaf)
+        self._key, self._num_outputs = self._leaf.key, self._chain.num_outputs
+        self._value_chain: Chain | None = None
+        with contextlib.suppress(
+            ActorError
+        ):  # the policy itself gives the values, after the rollout
+            chain = chain_of(self.recorded, value, self._leaf)
+            if chain.num_outputs == 1 and chain.tail is None:
+                self._value_chain = chain
+
     def _copy(self, policy: Policy) -> None:
         super()._copy(policy)
-        (leaf,), (params, value) = policy.obs_spec.leaves, self.recorded.outputs
-        chain = chain_of(self.recorded, params, leaf)
-        self._key, self._num_outputs = leaf.key, chain.num_outputs
-        self._network = self._network_of(chain)
-        tails = [tail for tail in (chain.tail, self.log_std) if tail is not None]
-        self._tail = np.concatenate(tails).astype(np.float32) if tails else None
+        self._network, values, tail = self._network_of(self._chain), self._value_chain, []
+        if self._chain.tail is not None:
+            tail.append(self._chain.tail.detach().expand(self._chain.tail_width).numpy())
+        if self.log_std is not None:
+            tail.append(self.log_std)
+        self._tail = np.concatenate(tail).astype(np.float32) if tail else None
         self._is_discrete = type(policy.action_spec) is DiscreteSpec and self._tail is None
-        self._critic: CNetwork | None = None
-        try:
-            values = chain_of(self.recorded, value, leaf)
-        except ActorError:
-            return  # the policy itself gives the values, after the rollout
-        if values.num_outputs == 1 and values.tail is None:
-            self._critic = self._network_of(values)
+        self._critic = None if values is None else self._network_of(values)
 
     def _network_of(self, chain: Chain) -> CNetwork:
-        (leaf,) = self.policy.obs_spec.leaves
         normalizer = self.policy.obs_normalizer
         clip = np.inf if normalizer is None else normalizer.clip
-        return CNetwork(chain, leaf, self.moments.get(leaf.key), clip)
+        return CNetwork(chain, self._leaf, self.moments.get(self._key), clip)
 
     def _difference(self) -> float:
         wanted = self._wanted()

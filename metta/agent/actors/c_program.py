@@ -28,8 +28,8 @@ _ACTIVATIONS = {"tanh": 1, "relu": 2, "sigmoid": 3, "silu": 4, "elu": 5}
 _RESHAPES = ("flatten", "dropout", "unsqueeze", "squeeze")
 _CASTS = ("to", "float")
 
-Step = tuple[int, float, np.ndarray | None, np.ndarray | None]
-"""(kind, alpha of ELU, weight, bias), as the C kernels take it."""
+Step = tuple[int, float, Tensor | None, Tensor | None]
+"""(kind, alpha of ELU, weight, bias); weights are the live ones."""
 
 
 def native_available() -> bool:
@@ -39,13 +39,14 @@ def native_available() -> bool:
 
 @dataclass(frozen=True)
 class Chain:
-    """What the C kernels need to know of a network."""
+    """What the C kernels need to know of a network; a `CNetwork` reads the numbers when it is made."""
 
     steps: list[Step]
     one_hot: bool
     """Whether the first layer sees discrete observations as one-hot codes."""
-    tail: np.ndarray | None
-    """``[K]`` constants behind the outputs of the last layer: log-deviations."""
+    tail: Tensor | None = None
+    """``[K]``, or one for all, behind the outputs of the last layer: log-deviations."""
+    tail_width: int = 0
 
     @property
     def num_outputs(self) -> int:
@@ -82,7 +83,17 @@ class CNetwork:
         shift, scale = (None, None) if moments is None else map(np.ravel, moments)
         try:
             self.capsule: Any = _native.make(
-                size, shift, scale, clip, firsts, categories, chain.steps, portable
+                size,
+                shift,
+                scale,
+                clip,
+                firsts,
+                categories,
+                [
+                    (kind, alpha, _array(weight), _array(bias))
+                    for kind, alpha, weight, bias in chain.steps
+                ],
+                portable,
             )
         except ValueError as error:
             raise ActorError(str(error)) from error
@@ -104,11 +115,15 @@ class CNetwork:
         self._sample(self.capsule, obs, actions, params, noise, mask)
 
 
+def _array(tensor: Tensor | None) -> np.ndarray | None:
+    return None if tensor is None else tensor.detach().contiguous().numpy()
+
+
 def chain_of(recorded: RecordedCalls, output: int, leaf: ObsLeaf) -> Chain:
     """The layers behind an output, in order; `leaf` is the observation that they take."""
     calls = calls_behind(recorded, output)
     made_by = {call.results: call for call in calls if isinstance(call.results, int)}
-    current, tail = _without_tail(recorded, output, made_by)
+    current, tail, tail_width = _without_tail(recorded, output, made_by)
     steps: list[Step] = []
     one_hot = False
     # backwards in order, because a call that works in place has the number of its argument
@@ -134,22 +149,22 @@ def chain_of(recorded: RecordedCalls, output: int, leaf: ObsLeaf) -> Chain:
         raise ActorError("the action parameters do not come from linear layers")
     if leaf.kind == "discrete" and not one_hot and any(leaf.starts):
         raise ActorError("discrete observations that begin elsewhere than at 0 need one-hot codes")
-    return Chain(steps, one_hot, tail)
+    return Chain(steps, one_hot, tail, tail_width)
 
 
 def _without_tail(
     recorded: RecordedCalls, output: int, made_by: dict[int, Call]
-) -> tuple[int, np.ndarray | None]:
-    """The output of the last layer, and the constants that are put behind it."""
+) -> tuple[int, Tensor | None, int]:
+    """The output of the last layer, the constants that are put behind it, and how many they are."""
     last = made_by.get(output)
     if last is None or last.name != "cat":
-        return output, None
+        return output, None, 0
     parts = last.args[0]
     if len(parts) == 2 and all(isinstance(part, Ref) for part in parts):
         behind = made_by.get(parts[1].number)
         if behind is not None and behind.name == "expand_as" and isinstance(behind.args[0], Tensor):
             width = recorded.layouts[behind.results][0][-1]
-            return parts[0].number, behind.args[0].detach().expand(width).float().numpy().copy()
+            return parts[0].number, behind.args[0], width
     raise ActorError("operation cat joins what is no chain of layers")
 
 
@@ -157,8 +172,7 @@ def _linear(recorded: RecordedCalls, call: Call) -> Step:
     source, weight, bias = (*call.args, None)[:3]
     if len(recorded.layouts[source.number][0]) != 2:
         raise ActorError("a linear layer is called on more than one vector per row")
-    matrix = weight.detach().contiguous().numpy()
-    return _LINEAR, 0.0, matrix, None if bias is None else bias.detach().numpy()
+    return _LINEAR, 0.0, weight, bias
 
 
 def _alpha(call: Call) -> float:

@@ -38,8 +38,15 @@ def numbers() -> np.ndarray:
     return np.concatenate(parts).astype(np.float32)[:, None]
 
 
+def chain(*steps, one_hot: bool = False) -> Chain:
+    def tensor(array):
+        return None if array is None else torch.from_numpy(np.array(array))
+
+    return Chain([(kind, a, tensor(w), tensor(b)) for kind, a, w, b in steps], one_hot)
+
+
 def network(*steps, portable: bool = False, leaf: ObsLeaf = LEAF) -> CNetwork:
-    return CNetwork(Chain(list(steps), False, None), leaf, None, 1.0, portable=portable)
+    return CNetwork(chain(*steps), leaf, None, 1.0, portable=portable)
 
 
 @pytest.mark.parametrize("portable", [False, True], ids=["wide", "portable"])
@@ -74,7 +81,7 @@ def test_every_dtype_is_read_when_observations_have_it(dtype):
 def test_codes_out_of_range_set_nothing_when_observed():
     leaf = ObsLeaf("obs", (), (2,), np.dtype(np.int64), "discrete", (2, 3), (5, 0))
     weight = np.array([[1.0, 2.0, 4.0, 8.0, 16.0]], np.float32)
-    made = CNetwork(Chain([(0, 0.0, weight, None)], True, None), leaf, None, 1.0)
+    made = CNetwork(chain((0, 0.0, weight, None), one_hot=True), leaf, None, 1.0)
     found = np.empty((4, 1), np.float32)
     made.forward(np.array([[5, 0], [6, 2], [4, 1], [7, 3]]), found)
     assert found[:, 0].tolist() == [5.0, 18.0, 8.0, 0.0]

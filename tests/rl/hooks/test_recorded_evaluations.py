@@ -113,7 +113,7 @@ def test_a_warning_is_all_when_a_replay_fails(
         raise RuntimeError("no display")
 
     if problem == "recording":
-        monkeypatch.setattr(DrawnScene, "tracks", fail)
+        monkeypatch.setattr(DrawnScene, "begin", fail)
     else:
         monkeypatch.setattr("metta.rl.evaluate.evaluator.save_replay", fail)
     with pytest.warns(

@@ -365,3 +365,14 @@ def test_old_checkpoints_go_when_a_script_loads_and_saves_by_hand(tmp_path: Path
             manager.save_trainer_state(epoch, epoch, trainer.optimizer.state_dict())
     kept = sorted(path.name for path in tmp_path.glob("epoch_*") if path.is_dir())
     assert kept == ["epoch_000003", "epoch_000004"]
+
+
+def test_the_run_keeps_its_id_when_another_checkpointer_restores_it(tmp_path: Path) -> None:
+    first, second = CheckpointManager(tmp_path), CheckpointManager(tmp_path / "other")
+    with trainer_of() as trainer:
+        first.commit(taken(first, trainer))
+        checkpoint = first.load_trainer_state()
+        assert checkpoint is not None
+        assert second.run_id != first.run_id
+        second.restore(trainer.registry, checkpoint)
+    assert second.run_id == first.run_id
