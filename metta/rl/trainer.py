@@ -1,4 +1,4 @@
-"""`train`: a whole run by one call, and the old face of the trainer."""
+"""`train`: a whole run by one call, and the old name of the trainer."""
 
 import dataclasses
 import os
@@ -49,7 +49,7 @@ def train(
 
 
 class MettaTrainer:
-    """The trainer's old face; use `Trainer` or `train`.
+    """The trainer's old name; use `Trainer` or `train`.
 
         trainer = MettaTrainer(cfg, wandb_run, policy_store, sim_config, stats_client)
         trainer.train()

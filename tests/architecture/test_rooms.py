@@ -41,8 +41,12 @@ def rooms_of_code() -> dict[str, str]:
     rooms = {
         f"{p.relative_to(library).as_posix()}/": first_line(p / "__init__.py") for p in packages
     }
-    modules = [path for path in library.glob("*.py") if path.name != "__init__.py"]
-    return rooms | {path.name: first_line(path) for path in modules}
+    modules = [*library.glob("*.py"), *(library / "rl").glob("*.py")]
+    return rooms | {
+        path.relative_to(library).as_posix(): first_line(path)
+        for path in modules
+        if path.name != "__init__.py"
+    }
 
 
 def test_every_room_is_in_the_picture_with_its_own_words() -> None:

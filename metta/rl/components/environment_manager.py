@@ -20,7 +20,7 @@ Vectorization = Literal["serial", "multiprocessing"]
 
 
 class EnvironmentManager:
-    """A face of `make_vec_env` and of the batch arithmetic."""
+    """The interface of `make_vec_env` and of the batch arithmetic."""
 
     def __init__(self, config: TrainerConfig, curriculum: Curriculum | None = None) -> None:
         self.config = config

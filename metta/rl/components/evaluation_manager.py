@@ -14,7 +14,7 @@ __all__ = ["EvaluationManager"]
 
 
 class EvaluationManager:
-    """A face of `PolicyEvaluator`; scores are kept in the run's state."""
+    """The interface of `PolicyEvaluator`; scores are kept in the run's state."""
 
     def __init__(self, evaluator: PolicyEvaluator, state: TrainerState | None = None) -> None:
         self.evaluator = evaluator

@@ -14,7 +14,7 @@ __all__ = ["OptimizerManager"]
 
 
 class OptimizerManager:
-    """A face of `make_optimizer` and of what it returns."""
+    """The interface of `make_optimizer` and of what it returns."""
 
     def __init__(
         self, config: OptimizerConfig, optimizer: torch.optim.Optimizer | None = None

@@ -7,7 +7,7 @@ __all__ = ["RolloutManager"]
 
 
 class RolloutManager:
-    """A face of `RolloutCollector`."""
+    """The interface of `RolloutCollector`."""
 
     def __init__(self, collector: RolloutCollector) -> None:
         self.collector = collector

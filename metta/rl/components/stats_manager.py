@@ -12,7 +12,7 @@ __all__ = ["StatsManager"]
 
 
 class StatsManager:
-    """A face of `metta.rl.stats` over the trackers of a run's state."""
+    """The interface of `metta.rl.stats` over the trackers of a run's state."""
 
     def __init__(self, state: TrainerState | None = None) -> None:
         self.state = state or TrainerState()

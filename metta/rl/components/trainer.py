@@ -53,7 +53,7 @@ class Trainer:
     `setup` restores it and `train` continues; what else a run takes is described at `RunSession`.
     """
 
-    def __init__(  # noqa: PLR0913  # the face of a whole run: everything by name
+    def __init__(  # noqa: PLR0913  # a whole run: everything by name
         self,
         trainer_config: TrainerConfig | TrainingConfig | Mapping[str, Any],
         curriculum: Curriculum | None = None,

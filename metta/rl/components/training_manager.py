@@ -12,7 +12,7 @@ __all__ = ["TrainingManager"]
 
 
 class TrainingManager:
-    """A face of `PPOOptimizer`."""
+    """The interface of `PPOOptimizer`."""
 
     def __init__(
         self, ppo: PPOOptimizer, custom_losses: Sequence[CustomLoss | LossFunction] = ()
