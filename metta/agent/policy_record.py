@@ -28,5 +28,5 @@ class PolicyRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "PolicyRecord":
-        """What `to_dict` gave."""
+        """Rebuild what `to_dict` returned."""
         return cls(**{k: data[k] for k in ("uri", "name", "epoch", "agent_step", "metadata")})

@@ -27,7 +27,7 @@ __all__ = ["Profile", "profile_run"]
 
 @dataclass
 class Profile:
-    """What was found; pictures and traces are files."""
+    """Results; flame graph and trace are files."""
 
     phases: dict[str, float]
     """Seconds by phase, of all timed epochs together."""
@@ -77,7 +77,7 @@ def profile_run(
 ) -> Profile:
     """Train in a temporary folder and write what was seen to `folder`.
 
-    After the `warmup`, `epochs` are timed, as many are sampled, and one is traced, apart so that none
+    After the `warmup`, `epochs` are timed, as many are sampled, and one is traced, separately, so that none
     slows the others. W&B, evaluation and progress are off; all else is as in a run of this `config` and
     `provenance`, however few its epochs are here. Files: ``flame.svg``, ``stacks.folded`` and
     ``trace.json``, which chrome://tracing and Perfetto open.
@@ -96,7 +96,7 @@ def profile_run(
 
 
 def _without_services(config: TrainingConfig) -> TrainingConfig:
-    """The set-up without what costs or leaves traces elsewhere."""
+    """The settings without services that cost time or write elsewhere."""
     trainer = config.trainer
     trainer = dataclasses.replace(
         trainer,
@@ -109,7 +109,7 @@ def _without_services(config: TrainingConfig) -> TrainingConfig:
 
 
 def _hide_progress(trainer: Trainer) -> None:
-    """Take the console out, but leave what a run announces while it is set up."""
+    """Remove the console, but keep what a run announces during set-up."""
     for hook in trainer.hooks:
         if isinstance(hook, MetricsHook) and hook.logger is not None:
             logger = hook.logger
@@ -130,7 +130,7 @@ def _lengthen(trainer: Trainer, epochs: int) -> None:
 
 
 class _Session:
-    """Says which epoch is watched in which way."""
+    """Decides which epoch is watched in which way."""
 
     def __init__(self, trainer: Trainer, epochs: int, warmup: int) -> None:
         assert trainer.components is not None
@@ -159,7 +159,7 @@ class _Session:
             state.request_stop("the profile is complete")
 
     def _begin_epoch(self, done: int) -> None:
-        # an environment that steps with its actor in C would stop to do so if it were watched
+        # watching an environment that steps with its actor in C would make both fall back to Python
         if done == 1 and self.timer.has_heard("inference"):
             self.timer.watch(self.parts.collector.vec_env, ("send", "recv"), "environment")
         if done == self.warmup:

@@ -85,7 +85,7 @@ class StatsTracker:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.rollout_stats = {name: list(n) for name, n in state["rollout_stats"].items()}
         self.grad_stats = dict(state["grad_stats"])
         self.stats_epoch_start = int(state["stats_epoch_start"])
@@ -123,7 +123,7 @@ class PolicyTracker:
         return {"initial": initial and initial.to_dict(), "latest": latest and latest.to_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         initial, latest = state["initial"], state["latest"]
         self.initial_policy_record = initial and PolicyRecord.from_dict(initial)
         self.latest_saved_policy_record = latest and PolicyRecord.from_dict(latest)

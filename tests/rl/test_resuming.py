@@ -161,7 +161,7 @@ def test_the_final_score_is_saved_when_the_last_epoch_was_saved_before(tmp_path:
     assert (evaluations, again) == (1, 1)
 
 
-def test_evaluations_name_only_the_policy_they_judged(tmp_path: Path) -> None:
+def test_evaluations_name_only_the_policy_they_evaluated(tmp_path: Path) -> None:
     train(
         tmp_path,
         small(checkpoint_interval=2, eval_episodes=1, evaluate_interval=1, total_timesteps=96),

@@ -57,7 +57,7 @@ def test_the_first_that_started_count_when_later_ones_end_sooner() -> None:
     assert ledger.num_unfinished == 0
 
 
-def test_only_judged_agents_who_were_there_count_when_others_play_along() -> None:
+def test_only_evaluated_agents_who_were_there_count_when_others_play_along() -> None:
     ledger = EpisodeLedger(1, 1, np.array([True, True, False]))
     ledger.record(0, step([2.0, 9.0, 5.0], [False] * 3, [True, False, True]))
     assert ledger.scores().num_missing == 1

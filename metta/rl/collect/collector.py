@@ -342,7 +342,7 @@ class RolloutCollector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave; `EnvironmentState` brings the environments back.
+        """Restore what `state_dict` returned; `EnvironmentState` brings the environments back.
 
         Without it, episodes continue where the environments here showed the carried observations last;
         elsewhere the next rollout begins fresh ones.

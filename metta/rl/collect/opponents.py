@@ -79,7 +79,7 @@ class OpponentPool:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         if list(state["fixed"]) != [policy.parameter_hash() for policy in self.fixed]:
             raise StateError(
                 "the fixed opponents have other weights than those of the saved run; name the very files "
@@ -190,7 +190,7 @@ class OpponentVecEnv(VecEnvWrapper):
         return {**state, "opponents": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         if not isinstance(self.inner, RestorableVecEnv):
             raise StateError(f"{type(self.inner).__name__} cannot take its state back")
         seen = self.inner.load_state_dict(

@@ -101,7 +101,7 @@ class TaskFeed:
         return {name: getattr(self, name).copy() for name in _COLUMNS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         for name in _COLUMNS:
             column, own = np.asarray(state.get(name)), getattr(self, name)
             if column.shape != own.shape:
