@@ -87,7 +87,7 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
 
 
 def restore_with_warning(saving: RunSaver, parts: TrainingComponents) -> None:
-    """A store that is used again may be meant or not: the caller is told which weights count."""
+    """Reusing a store may be intended or not: warn the caller which weights count."""
     if saving.restore(parts.registry):
         total = parts.config.total_timesteps
         text = saving.checkpointer.describe_resume(parts.state, total)

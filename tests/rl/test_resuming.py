@@ -313,7 +313,7 @@ def test_evaluation_is_refused_when_it_would_play_in_the_training_environment(
 ) -> None:
     env = gymnasium.make("CartPole-v1")
     trainer = Trainer(small(eval_episodes=2, num_envs=1), Curriculum(env=env), run_dir=tmp_path)
-    with pytest.raises(ConfigError, match="evaluation needs environments of its own"):
+    with pytest.raises(ConfigError, match="evaluation needs its own environments"):
         trainer.setup()
     with Trainer(small(num_envs=1), Curriculum(env=env), run_dir=tmp_path / "off") as off:
         assert off.train().agent_step == 64
