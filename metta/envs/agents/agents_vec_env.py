@@ -55,7 +55,7 @@ class AgentsVecEnv(VecEnvWrapper):
         self._arrays = RowArrays.allocate(self.obs_spec, self.num_rows, self.mask_size)
         self._groups = [self._arrays.part(rows) for rows in self._slices]
         self._told = _told_arrays(inner.num_rows, self.agents_per_env, self.mask_size)
-        """What `AgentsEnv` tells besides observations, by leaf: ``[num_envs, A, ...]``."""
+        """What `AgentsEnv` reports besides observations, by leaf: ``[num_envs, A, ...]``."""
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every environment, with the seed of its first row."""
@@ -95,12 +95,12 @@ class AgentsVecEnv(VecEnvWrapper):
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every environment stands."""
+        """The state of every environment."""
         state: dict[str, Any] = self.inner.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring every environment to where it stood."""
+        """Restore every environment."""
         seen: ObsArrays | None = self.inner.load_state_dict(state)
         if seen is None:
             return None
@@ -110,7 +110,7 @@ class AgentsVecEnv(VecEnvWrapper):
         }
 
     def _inner_out(self, envs: slice, obs_out: ObsArrays) -> dict[str, np.ndarray]:
-        """Where environments write: views of the agents' rows, and what is told besides."""
+        """Where environments write: views of the agents' rows, and what is reported besides."""
         count = envs.stop - envs.start
         out: dict[str, np.ndarray] = {
             f"{OBS}/{leaf.key}": _by_env(obs_out[leaf.key], count, self.agents_per_env)
@@ -123,7 +123,7 @@ class AgentsVecEnv(VecEnvWrapper):
             arrays.action_mask[:] = self._told[MASKS][envs].reshape(-1, self.mask_size)
 
     def _settle(self, envs: slice, starts: np.ndarray) -> None:
-        """At the start of an episode nothing was told yet, also where one is lived again."""
+        """At the start of an episode nothing was reported yet, also when one is repeated."""
         for name in (REWARDS, FLAGS):
             self._told[name][envs][starts] = 0
 

@@ -212,7 +212,7 @@ class MultiprocessVecEnv(LoggedRows):
             if restart.outcome == "lost":
                 rows = ", ".join(map(str, restart.failure.rows))
                 warnings.warn(
-                    f"the unfinished episodes of rows {rows} are lost and count nowhere, and fresh ones "
+                    f"the unfinished episodes of rows {rows} are lost and not counted, and fresh ones "
                     f"began: {restart.failure.message}\nIt was started again, but {restart.reason}",
                     MettaWarning,
                     stacklevel=3,
@@ -237,7 +237,7 @@ def _probe(factory: EnvFactory) -> tuple[RowSpec, int]:
 
 
 def _result_of(answer: Answer) -> Any:
-    """What a worker found out; raises the error that it met instead."""
+    """The result of a worker; raises the error that it reported instead."""
     result = unpack(answer.payload)
     if isinstance(result, MettaError):
         raise result

@@ -12,7 +12,7 @@ __all__ = ["Revival"]
 
 
 class Revival:
-    """What the trainer knows of its rows: enough to bring them back without the process that held them.
+    """What the trainer knows about its rows: enough to restore them without the process that held them.
 
     Unfinished episodes are repeated: seed, number and actions are in the log. Where that fails, or ends at
     another observation than the one that was handed out last, rows are *lost*: they begin fresh episodes
@@ -47,7 +47,7 @@ class Revival:
         self._seen[group] = obs
 
     def bring_back(self, worker: int, failed_before: bool) -> str:
-        """A `RecoverFn`: rows as they stood, then the steps under way once more."""
+        """A `RecoverFn`: rows as they were, then the running steps once more."""
         why = "it failed again when its episodes were repeated" if failed_before else ""
         why = why or self._bring_to_places(worker)
         if why:
@@ -88,7 +88,7 @@ class Revival:
         return ""
 
     def check_none_lost(self) -> None:
-        """Refuse to save rows that stand nowhere until the next step."""
+        """Refuse to save rows that have no state until the next step."""
         if any(self.lost):
             raise UnreadableStateError("some rows lost their episodes just now, with their worker")
 
@@ -110,7 +110,7 @@ class Revival:
         )
 
     def send_places(self, worker: int) -> None:
-        """Let a worker bring its rows, save lost ones, to where they stand."""
+        """Let a worker bring its rows, except lost ones, to where they are."""
         places = {
             group: [self._log.place_of(row, int(self._tasks[row])) for row in rows]
             for group, rows in self._standing(worker).items()

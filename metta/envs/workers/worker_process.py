@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 
 def worker_context() -> WorkerContext:
-    """`forkserver`, or `spawn` where there is none; plain `fork` can deadlock under threads."""
+    """`forkserver`, or `spawn` if the system has none; plain `fork` can deadlock under threads."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -57,7 +57,7 @@ class WorkerProcess:
         self.end = ProcessEnd(self.pid, self._process.sentinel)
         self.commands = self._commands.fileno()
         self.answers = self._answers.fileno()
-        # a worker that does not read, or says half an answer, must not hold up the trainer
+        # a worker that does not read, or sends half an answer, must not block the trainer
         os.set_blocking(self.commands, False)
         os.set_blocking(self.answers, False)
         self._unread = bytearray()
@@ -82,7 +82,7 @@ class WorkerProcess:
     def send(self, message: bytes, timeout_seconds: float) -> None:
         """Send a message of any length; what a dead or hung worker does not take is dropped.
 
-        Its silence will tell.
+        Its missing answer will be noticed.
         """
         poller = select.poll()
         poller.register(self.commands, select.POLLOUT)
@@ -101,7 +101,7 @@ class WorkerProcess:
         except BlockingIOError:
             return []
         if len(chunk) == HEADER.size and not self._unread:
-            # what nearly every step gets: one answer, with nothing to say
+            # what nearly every step gets: one empty answer
             command, flags, count, length = HEADER.unpack(chunk)
             if count == self.num_said & 0xFFFF and flags <= _KNOWN_FLAGS and not length:
                 self.num_said += 1
@@ -144,11 +144,11 @@ class WorkerProcess:
         with contextlib.suppress(BlockingIOError):
             self.command(CLOSE)
         # where it still answers, it finds its pipe broken and ends; commands stay open: a worker whose
-        # commands end believes that the trainer died
+        # commands end assumes that the trainer died
         self._answers.close()
 
     def close(self) -> None:
-        """Let go of a process that has ended; may be called more than once."""
+        """Release a process that has ended; may be called more than once."""
         if self._is_closed:
             return
         self._is_closed = True
