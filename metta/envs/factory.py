@@ -79,9 +79,7 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
     groups of its agents, which observations then name (`GroupedVecEnv`).
     """
     env, kwargs, sizes = _without_groups(env, env_kwargs or {})
-    resolve_all(
-        kwargs
-    )  # here already, so that a missing one is reported early; values are never shown
+    resolve_all(kwargs)  # early, to report a missing secret; values are never shown
     if isinstance(env, VecEnv):
         return _grouped(env, sizes)
     watching = {

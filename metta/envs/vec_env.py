@@ -150,7 +150,7 @@ class RestorableVecEnv(VecEnv, Protocol):
     """A `VecEnv` whose environments can be part of a checkpoint."""
 
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
-        """Find the best class there is, or see that the `wanted` one works, and keep what it needs.
+        """Find the best class available, or check that the `wanted` one works, and keep what it needs.
 
         Without this call environments are of class `boundary`. A wanted class that fails its test is a
         `ConfigError`.
@@ -260,7 +260,7 @@ _STEPPING = ("send", "recv", "run_steps")
 
 
 def fused_env_of(env: VecEnv) -> FusedVecEnv | None:
-    """The environment where it can step without Python, and nothing was laid over its steps."""
+    """The environment if it can step without Python, and nothing overrides its steps."""
     owner = next((kind for kind in type(env).__mro__ if "run_steps" in vars(kind)), None)
     if owner is None or env.mask_size or any(name in vars(env) for name in _STEPPING):
         return None

@@ -26,10 +26,10 @@ class EventEdge:
     trainer.add_hook(EventEdge(LAST, end))
     """
 
-    def __init__(self, order: int, hear: Callable[[str], None]) -> None:
+    def __init__(self, order: int, call: Callable[[str], None]) -> None:
         self.order = order
         for event in _EPOCH_EVENTS:
-            setattr(self, event, functools.partial(hear, event))
+            setattr(self, event, functools.partial(call, event))
 
 
 class PhaseTimer:
@@ -50,7 +50,7 @@ class PhaseTimer:
         self._clock = clock
         self._watch = Stopwatch(clock)
         self._calls: dict[str, list[float]] = {}
-        self._heard: set[str] = set()
+        self._called: set[str] = set()
         self.is_on = False
 
     def watch(self, part: Any, methods: Sequence[str], phase: str) -> bool:
@@ -66,16 +66,16 @@ class PhaseTimer:
             return False
         return True
 
-    def has_heard(self, phase: str) -> bool:
+    def was_called(self, phase: str) -> bool:
         """Whether a method of this phase was called, timed or not."""
-        return phase in self._heard or bool(self._calls.get(phase))
+        return phase in self._called or bool(self._calls.get(phase))
 
     def _timed(self, method: Callable[..., Any], phase: str) -> Callable[..., Any]:
         clock, spent = self._clock, self._calls[phase]
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.is_on:
-                self._heard.add(phase)
+                self._called.add(phase)
                 return method(*args, **kwargs)
             started = clock()
             try:

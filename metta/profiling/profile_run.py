@@ -146,11 +146,11 @@ class _Session:
         actor = self.parts.collector.actor
         acting = [name for name in ("act", "act_into") if hasattr(actor, name)]
         self.timer.watch(actor, acting, "inference")
-        trainer.add_hook(EventEdge(FIRST - 1, self._hear))
+        trainer.add_hook(EventEdge(FIRST - 1, self._on_event))
         for hook in self.timer.hooks():
             trainer.add_hook(hook)
 
-    def _hear(self, event: str) -> None:
+    def _on_event(self, event: str) -> None:
         state = self.parts.state
         if event == "on_epoch_start":
             self._begin_epoch(state.epoch)
@@ -160,7 +160,7 @@ class _Session:
 
     def _begin_epoch(self, done: int) -> None:
         # watching an environment that steps with its actor in C would make both fall back to Python
-        if done == 1 and self.timer.has_heard("inference"):
+        if done == 1 and self.timer.was_called("inference"):
             self.timer.watch(self.parts.collector.vec_env, ("send", "recv"), "environment")
         if done == self.warmup:
             self._first_step = self.parts.state.agent_step

@@ -157,7 +157,7 @@ def maybe_save_policy(  # noqa: PLR0913  # each piece of state that it uses, and
     *,
     interval: int = 1,
 ) -> PolicyRecord | None:
-    """For loops of your own: save the policy in every `interval`-th epoch, and remember the record.
+    """For custom loops: save the policy in every `interval`-th epoch, and remember the record.
 
     Returns the record, or None where nothing was due. The score goes with it, and the time it took to
     the timer ``save_policy``.

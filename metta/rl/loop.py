@@ -58,7 +58,7 @@ def run_epoch(
     *,
     total_timesteps: int,
 ) -> dict[str, float]:
-    """THE epoch: collect, learn, count and tell the hooks; all interfaces run their epochs here.
+    """THE epoch: collect, learn, count and call the hooks; all interfaces run their epochs here.
 
     Returns the update's means and ``episode_return`` (of the last 100 episodes).
     """

@@ -335,7 +335,7 @@ class PPOTrainer:
 
     @property
     def device(self) -> torch.device:
-        """Where the policy lives."""
+        """The device of the policy."""
         return self.policy.device
 
     @property

@@ -75,7 +75,7 @@ class TrainingComponents:
 
     @property
     def plan(self) -> NumericsPlan:
-        """What decides the last bits; a resumed run takes over that of its checkpoint."""
+        """What decides the last bits; a resumed run uses that of its checkpoint."""
         return self.conditions.plan
 
     def use_state(self, state: TrainerState) -> None:
@@ -266,7 +266,7 @@ def resolve_batch(
     """
     if isinstance(env, VecEnv) or not (isinstance(env, str | Task) or callable(env)):
         raise ConfigError(
-            f"auto_batch chooses the number of environments, but {type(env).__name__} brings its own; "
+            f"auto_batch chooses the number of environments, but {type(env).__name__} has its own; "
             "give an id or a factory, or leave auto_batch off"
         )
     was_set = changed_paths(config) | paths_set_by(settings)

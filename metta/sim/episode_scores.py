@@ -1,4 +1,4 @@
-"""What whole episodes came to: returns and lengths, by episode and by agent."""
+"""Results of whole episodes: returns and lengths, by episode and by agent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -20,7 +20,7 @@ from metta.sim.players import Player, act_together, evaluated_agents
 __all__ = ["EpisodeScores", "Observer", "run_episodes"]
 
 Observer = Callable[[slice, ObsArrays, np.ndarray, StepResult], None]
-"""Called after each step of a group: its rows, what they saw, what they did, and what came of it.
+"""Called after each step of a group: its rows, observations, actions and the result.
 
 Observations ``[n, ...]`` are those that the actions ``[n, ...]`` were chosen for, as a copy;
 arrays of the result are valid until the next step of the group.

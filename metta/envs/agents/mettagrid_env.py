@@ -151,8 +151,8 @@ class MettaGridEnv:
         truncated = {name: bool(cut[index]) for index, name in acted}
         infos: dict[str, dict[str, float]] = {name: {} for _, name in acted}
         if self._simulation.is_done():
-            told = self._simulation.episode_stats["agent"]
-            infos = {name: self._numbers(told[index]) for index, name in acted}
+            stats = self._simulation.episode_stats["agent"]
+            infos = {name: self._numbers(stats[index]) for index, name in acted}
         self.agents = [name for _, name in acted if not (terminated[name] or truncated[name])]
         earned = {name: float(rewards[index]) for index, name in acted}
         return self._observations(), earned, terminated, truncated, infos
@@ -176,8 +176,8 @@ class MettaGridEnv:
             for index, name in enumerate(self.possible_agents)
         }
 
-    def _numbers(self, told: Mapping[str, float]) -> dict[str, float]:
-        return {**dict.fromkeys(self._counted, 0.0), **told}
+    def _numbers(self, stats: Mapping[str, float]) -> dict[str, float]:
+        return {**dict.fromkeys(self._counted, 0.0), **stats}
 
 
 def arena_small(

@@ -146,7 +146,7 @@ class GymnasiumVecEnv:
         load_own_state(self._env, state.get("env", {}))
         self._step = 0
         self._begin_episodes(ended.copy())
-        self._order.stand()
+        self._order.mark_placed()
         return None
 
     def close(self) -> None:

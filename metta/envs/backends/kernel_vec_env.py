@@ -174,7 +174,7 @@ class KernelVecEnv:
             )
         self._worlds.load(state)
         self._arrays.begin_episodes()
-        self._order.stand()
+        self._order.mark_placed()
         return None
 
     def close(self) -> None:

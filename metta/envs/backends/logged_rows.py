@@ -103,7 +103,7 @@ class LoggedRows:
             self._log.begin_at(snapshot_rows(state, self.num_rows))
         obs = self._bring_all()
         self._begin_to_log()
-        self._order.stand()
+        self._order.mark_placed()
         return obs if saved_class == "repeat" else None
 
     def _begin_to_log(self) -> None:

@@ -85,7 +85,7 @@ class MultiprocessVecEnv(LoggedRows):
             {key: array[rows] for key, array in self._shared.obs.items()} for rows in self._slices
         ]
         self._group_actions = [self._shared.actions[rows] for rows in self._slices]
-        self._num_told = 0
+        self._num_reported = 0
         self._pool = WorkerPool(context, worker_jobs(factories, spec, ranges), block)
         self._finalizer = weakref.finalize(self, self._pool.stop)
         self._supervisor = Supervisor(
@@ -184,12 +184,11 @@ class MultiprocessVecEnv(LoggedRows):
 
     def _row_states(self) -> list[dict[str, Any]]:
         self._pool.post(GET_STATE)
-        answers = self._collect(GET_STATE, self._start_limit, self._revival.tell_states)
+        answers = self._collect(GET_STATE, self._start_limit, self._revival.recover_states)
         self._revival.check_none_lost()
-        told = [_result_of(answer) for answer in answers]
-        return [
-            state for group in range(self.num_groups) for groups in told for state in groups[group]
-        ]
+        parts = [_result_of(answer) for answer in answers]
+        groups = range(self.num_groups)
+        return [state for group in groups for part in parts for state in part[group]]
 
     def _bring_all(self) -> ObsArrays:
         self._revival.begin()
@@ -207,7 +206,7 @@ class MultiprocessVecEnv(LoggedRows):
             self._collect(group, self._step_limit, self._revival.drop_steps)
 
     def _warn_of_losses(self) -> None:
-        restarts, self._num_told = self.restarts[self._num_told :], len(self.restarts)
+        restarts, self._num_reported = self.restarts[self._num_reported :], len(self.restarts)
         for restart in restarts:
             if restart.outcome == "lost":
                 rows = ", ".join(map(str, restart.failure.rows))

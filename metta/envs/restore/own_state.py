@@ -71,8 +71,8 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "TimeAwareObservation": ("timesteps",),
     "TimeLimit": ("_elapsed_steps",),
 }
-"""Gymnasium's wrappers by name, since versions differ in which they have, and what of theirs a reset with
-the episode's seed does not bring back."""
+"""Gymnasium's wrappers by name, since versions differ in which they have, and their attributes that a reset
+with the episode's seed does not bring back."""
 
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of loading a state that is not of this environment."""

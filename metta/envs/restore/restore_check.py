@@ -235,7 +235,7 @@ def _as_saved(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lead_astray(player: _Player) -> None:
-    """A player must come to the cut from anywhere."""
+    """A player must reach the cut from any state."""
     generator = numpy_generator(_OTHER_SEED, "restore check")
     player.begin(_OTHER_SEED)
     for _ in range(3):

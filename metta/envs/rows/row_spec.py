@@ -50,7 +50,7 @@ class RowSpec:
 
     @property
     def mask_size(self) -> int:
-        """Entries of a mask, 0 where there is none."""
+        """Entries of a mask, 0 without masks."""
         return self.mask_layout.size if self.mask_layout is not None else 0
 
     def check(self, env: GymEnv, row: int) -> None:

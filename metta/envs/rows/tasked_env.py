@@ -108,9 +108,7 @@ class TaskedEnv(gymnasium.Env[Any, Any]):
 
     def _take(self, task: int) -> GymEnv:
         if not 0 <= task < self.num_tasks:
-            raise EnvError(
-                f"task {task} does not exist; there are {self.num_tasks}, counted from 0"
-            )
+            raise EnvError(f"task {task} does not exist; there are {self.num_tasks}")
         env = self._open.pop(task, None)
         if env is None:
             while len(self._open) >= _MAX_OPEN:

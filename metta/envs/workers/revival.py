@@ -77,7 +77,7 @@ class Revival:
         self._pool.wait_for(worker, BRING_TO, self._start_limit)
         return ""
 
-    def tell_states(self, worker: int, failed_before: bool) -> str:
+    def recover_states(self, worker: int, failed_before: bool) -> str:
         """A `RecoverFn` of a worker that was asked for the states of its rows; lost rows have none."""
         why = self.bring_back(worker, failed_before)
         if why:
@@ -113,11 +113,11 @@ class Revival:
         """Let a worker bring its rows, except lost ones, to where they are."""
         places = {
             group: [self._log.place_of(row, int(self._tasks[row])) for row in rows]
-            for group, rows in self._standing(worker).items()
+            for group, rows in self._kept_rows(worker).items()
         }
         self._pool.send(worker, BRING_TO, self._start_limit, places)
 
-    def _standing(self, worker: int) -> dict[int, range]:
+    def _kept_rows(self, worker: int) -> dict[int, range]:
         """The rows of each group that are not lost."""
         return {
             group: range(*rows)
@@ -132,8 +132,8 @@ class Revival:
 
     def _bring_to_places(self, worker: int) -> str:
         """Why the rows of a worker could not be brought back; empty where they were."""
-        standing = self._standing(worker)
-        unknown = {row for rows in standing.values() for row in rows}
+        kept = self._kept_rows(worker)
+        unknown = {row for rows in kept.values() for row in rows}
         unknown &= set(self._log.unknown_rows())
         if unknown:
             return f"how the episodes of rows {sorted(unknown)} began is not known"
@@ -144,7 +144,7 @@ class Revival:
         error = unpack(answer.payload)
         if error is not None:
             return str(error)
-        if not all(self._is_as_seen(group, rows) for group, rows in standing.items()):
+        if not all(self._is_as_seen(group, rows) for group, rows in kept.items()):
             return "environments showed other observations when their episodes were repeated"
         return ""
 

@@ -289,7 +289,7 @@ def _settle_in(job: WorkerJob) -> None:
 def _die_with_trainer(commands: int) -> None:
     """End a worker that is inside a step, and sees no end of commands, when the trainer is gone.
 
-    Linux's parent-death signal would not do: the parent is the fork server, which lives on for as long
+    Linux's parent-death signal would not work: the parent is the fork server, which runs for as long
     as it has children. Workers that cannot run this thread (stopped, or inside code that holds the
     interpreter) are ended by the guardian.
     """

@@ -61,7 +61,7 @@ class WorkerProcess:
         os.set_blocking(self.commands, False)
         os.set_blocking(self.answers, False)
         self._unread = bytearray()
-        self.num_said = 0
+        self.num_answers = 0
         """Answers, and signs of life, that came."""
         self.has_hung_up = False
         """Whether nothing more can come."""
@@ -103,8 +103,8 @@ class WorkerProcess:
         if len(chunk) == HEADER.size and not self._unread:
             # what nearly every step gets: one empty answer
             command, flags, count, length = HEADER.unpack(chunk)
-            if count == self.num_said & 0xFFFF and flags <= _KNOWN_FLAGS and not length:
-                self.num_said += 1
+            if count == self.num_answers & 0xFFFF and flags <= _KNOWN_FLAGS and not length:
+                self.num_answers += 1
                 return [Message(command, flags, b"")]
         self.has_hung_up = not chunk
         self._unread += chunk
@@ -114,14 +114,14 @@ class WorkerProcess:
         unread, answers, start = self._unread, [], 0
         while len(unread) >= start + HEADER.size:
             command, flags, count, length = HEADER.unpack_from(unread, start)
-            if count != self.num_said & 0xFFFF or flags > _KNOWN_FLAGS:
+            if count != self.num_answers & 0xFFFF or flags > _KNOWN_FLAGS:
                 raise ProtocolError
             body = start + HEADER.size
             if len(unread) < body + length:
                 break
             start = body + length
             answers.append(Message(command, flags, bytes(unread[body:start])))
-            self.num_said += 1
+            self.num_answers += 1
         del unread[:start]
         return answers
 

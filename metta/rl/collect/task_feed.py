@@ -106,7 +106,7 @@ class TaskFeed:
             column, own = np.asarray(state.get(name)), getattr(self, name)
             if column.shape != own.shape:
                 raise StateError(
-                    f"the saved {name} are those of {column.shape} environments, not of {own.shape}; go "
-                    "on with as many as the run has"
+                    f"the saved {name} are those of {column.shape} environments, not of {own.shape}; "
+                    "continue with as many as the run has"
                 )
             own[:] = column

@@ -2,7 +2,7 @@
 
 A package is machine code that was compiled here, from a graph that is part of its name. The folder
 belongs to one user alone, and so do those in which the compiler works and from which code is loaded; what
-is damaged is compiled again. Of several runs that want the same package at once, one compiles and the
+is damaged is compiled again. Of several runs that need the same package at once, one compiles and the
 others wait for it.
 """
 

@@ -109,7 +109,7 @@ def compile_pays_off(config: TrainerConfig, num_samples: int, total_timesteps: i
 
 
 class DriverChoice:
-    """Gives a `PPOOptimizer` its driver, before its first update and when it takes over a saved plan."""
+    """Gives a `PPOOptimizer` its driver, before its first update and when it loads a saved plan."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class _FlatProgram:
         return flat_update(rules, self._optimizer, names)
 
     def begin(self, device: torch.device) -> None:
-        """Take over the learning rate of this update."""
+        """Set the learning rate of this update."""
         adam, rate = self._optimizer.tensors, self._optimizer.param_groups[0]["lr"]
         moments = (adam.exp_avg, adam.exp_avg_sq, adam.step_count)
         self._state = [adam.flat, *moments, torch.tensor(rate, dtype=torch.float64, device=device)]

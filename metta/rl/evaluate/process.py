@@ -41,7 +41,7 @@ _WEIGHTS_FILE = "policy.safetensors"
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The policy that is evaluated: when it was, where it is saved, and what is wanted of it."""
+    """The policy to evaluate: its epoch, where it is saved, and what to do with it."""
 
     epoch: int
     agent_step: int
@@ -74,7 +74,7 @@ class EvaluationProcess:
             fcntl.fcntl(self._commands.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self.pid = self._process.pid or 0
         self._end = ProcessEnd(self.pid, self._process.sentinel)
-        self._said = bytearray()
+        self._received = bytearray()
         self._has_hung_up = False
 
     @property
@@ -97,11 +97,11 @@ class EvaluationProcess:
         poller.register(self._end.descriptor, select.POLLIN)
         deadline, is_last = time.monotonic() + seconds, False
         while True:
-            line, newline, rest = self._said.partition(
+            line, newline, rest = self._received.partition(
                 b"\n"
             )  # it may have sent more than one answer
             if newline:
-                self._said = rest
+                self._received = rest
                 found: dict[str, Any] = json.loads(line)
                 return found
             if is_last:
@@ -114,7 +114,7 @@ class EvaluationProcess:
         with contextlib.suppress(BlockingIOError):
             while not self._has_hung_up:
                 part = os.read(self._answers.fileno(), _CHUNK_BYTES)
-                self._said += part
+                self._received += part
                 self._has_hung_up = not part
 
     def end(self) -> int | None:

@@ -123,7 +123,7 @@ class EvaluationHook(TrainerHook):
                 self._background.submit(moment, policy, weights)
             else:
                 self._evaluate_owed(moment, state, policy, weights, services)
-        self._tell_what_is_awaited(services)
+        self._report_awaited(services)
 
     def _evaluate_owed(
         self,
@@ -146,7 +146,7 @@ class EvaluationHook(TrainerHook):
             return
         if moment.replay_dir is not None:
             recorded = self._record_replays(before, moment.replay_dir, moment)
-            self._tell_of_replays(moment, recorded, services)
+            self._report_replays(moment, recorded, services)
 
     def on_epoch_start(self, stats_client: Any) -> None:
         """What arrived was recorded by all hooks: it is not pending any more."""
@@ -206,11 +206,11 @@ class EvaluationHook(TrainerHook):
         if self._background is not None:
             self._take_in(trainer_state, services, wait=True)
             trainer_state.owes_scores = bool(self._background.unfinished)
-        elif is_new and self._submitted_epoch == epoch:  # it was owed, and done when training began
+        elif is_new and self._submitted_epoch == epoch:  # done when training began
             trainer_state.record_scores(self.eval_scores)
 
     def close(self, exc: BaseException | None = None, stats_client: Any = None) -> None:
-        """End the process that plays in the background; what it has not done stays owed."""
+        """End the process that plays in the background; what it has not done stays pending."""
         if exc is None:  # else some hooks have perhaps not recorded what arrived last
             self._promised.keep_only(self._unfinished, stats_client)
         self._submitted_epoch = self._unrecorded_epoch = None
@@ -227,7 +227,7 @@ class EvaluationHook(TrainerHook):
     def _evaluate(
         self, moment: EvaluationRequest, state: TrainerState, policy: Policy, services: _Services
     ) -> None:
-        """Do what is wanted of this moment, or have it done in the background."""
+        """Do what this request asks for, or have it done in the background."""
         if not moment.is_scored and moment.replay_dir is None:
             return
         if moment.replay_dir is not None:
@@ -246,7 +246,7 @@ class EvaluationHook(TrainerHook):
             self._record(moment, scores, results, services.stats_client)
         if moment.replay_dir is not None:
             recorded = self._record_replays(policy, moment.replay_dir, moment)
-            self._tell_of_replays(moment, recorded, services)
+            self._report_replays(moment, recorded, services)
 
     def _submit(
         self,
@@ -277,7 +277,7 @@ class EvaluationHook(TrainerHook):
             )
         background.submit(moment, policy, weights)
         self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
-        self._tell_what_is_awaited(services)
+        self._report_awaited(services)
 
     def _record_replays(self, policy: Policy, folder: str, moment: EvaluationRequest) -> Recorded:
         try:
@@ -285,7 +285,7 @@ class EvaluationHook(TrainerHook):
         except Exception as error:  # noqa: BLE001  # a user's evaluator; reported in a warning
             return Recorded(failures={"all": f"{type(error).__name__}: {error}"})
 
-    def _tell_of_replays(
+    def _report_replays(
         self, moment: EvaluationRequest, recorded: Recorded, services: _Services
     ) -> None:
         """Events and uploads of what was recorded, and a warning for what could not be."""
@@ -312,15 +312,15 @@ class EvaluationHook(TrainerHook):
                 if outcome.error is not None:
                     self._fail(moment.epoch, outcome.error)
                 elif results is None:
-                    self._tell_of_replays(moment, outcome.recorded, services)
+                    self._report_replays(moment, outcome.recorded, services)
                 else:
                     self._take_scores(state, moment, results, services, is_over=wait)
-            self._tell_what_is_awaited(services)
+            self._report_awaited(services)
             if not wait or not self._background.unfinished or _is_hurried(state):
                 return
             self._background.wait(_WAIT_SECONDS)
 
-    def _tell_what_is_awaited(self, services: _Services) -> None:
+    def _report_awaited(self, services: _Services) -> None:
         """Checkpoints of policies that are being scored may be the best, and must not go before that."""
         if services.saving is not None and self._background is not None:
             services.saving.await_scores(self._background.epochs)

@@ -261,7 +261,7 @@ class TrainingCheckpointer:
     ) -> PolicyRecord:
         """A checkpoint's policy, ready to act; of `env` only the spaces are used.
 
-        A network of your own is passed as `policy`; metta's own are rebuilt.
+        Pass your own network as `policy`; metta's are rebuilt.
         """
         return self.policy_store.load(checkpoint.path, env, policy)
 

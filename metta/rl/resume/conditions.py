@@ -135,7 +135,7 @@ class RunConditions:
             *_differences(state["machine"], self._machine_like(state["machine"])),
         ]
         if self.differences:
-            self._tell("; ".join(self.differences), advice)
+            self._refuse_or_warn("; ".join(self.differences), advice)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the saved plan over as far as it was left open; the rest must be the same."""
@@ -163,7 +163,7 @@ class RunConditions:
             saved |= {"driver": self.plan.driver, "compiler": self.plan.compiler}
         return saved
 
-    def _tell(self, found: str, advice: Advice) -> None:
+    def _refuse_or_warn(self, found: str, advice: Advice) -> None:
         if not self.allow_inexact:
             raise InexactResumeError(
                 f"this run was saved under other conditions: {found}. It would continue with other numbers "
