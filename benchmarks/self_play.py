@@ -55,8 +55,8 @@ def margins(seed: int, steps: int) -> dict[float, np.ndarray]:
                 final, worlds, EPISODES, seed=977, npc_policy=opponent, policy_agents_pct=0.5
             )
             worlds.close()
-            judged, returns = scores.agents.judged, scores.agents.returns
-            found[share] = np.stack([returns[:, judged].mean(1), returns[:, ~judged].mean(1)], 1)
+            own, returns = scores.agents.evaluated, scores.agents.returns
+            found[share] = np.stack([returns[:, own].mean(1), returns[:, ~own].mean(1)], 1)
     return found
 
 

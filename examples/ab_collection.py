@@ -1,7 +1,7 @@
 """A/B test of two ways to collect: few long stretches, or many short ones, of the same total size.
 
 Everything else is equal: settings of the learner, environment steps, seeds, and the episodes that
-judge the result. The answer is given with its uncertainty, and may be "no difference was shown".
+evaluate the result. The answer is given with its uncertainty, and may be "no difference was shown".
 
 python examples/ab_collection.py [--steps N] [--seeds K]
 """
@@ -32,8 +32,8 @@ def score(seed: int, collection: dict[str, int]) -> float:
     ) as trainer:
         for _ in range(max(1, options.steps // 1024)):
             trainer.learn(trainer.collect_rollouts())
-        judges = make_vec_env("CartPole-v1", num_envs=10)
-        return run_episodes(trainer.policy, judges, 20, seed=12345).mean
+        eval_env = make_vec_env("CartPole-v1", num_envs=10)
+        return run_episodes(trainer.policy, eval_env, 20, seed=12345).mean
 
 
 results = {}

@@ -1,4 +1,4 @@
-"""Adaptive difficulty with the phases apart: collect, judge, change the task, learn.
+"""Adaptive difficulty with the phases apart: collect, evaluate, change the task, learn.
 
 The goal of a hallway is too far away to be found by chance. It starts near and moves away whenever
 most episodes reach it; without that, nothing is ever learned.
@@ -49,7 +49,7 @@ def train(steps: int, *, adaptive: bool) -> None:
     with PPOTrainer(None, Hallway, seed=1, learning_rate=3e-3, ent_coef=0.01) as trainer:
         for epoch in range(max(1, steps // 1024)):
             data = trainer.collect_rollouts(128)  # 128 steps of 8 environments
-            # judged before anything is learned: `terminated` is arrival, `truncated` the time limit
+            # evaluated before anything is learned: `terminated` is arrival, `truncated` the time limit
             arrived, late = int(data["terminated"].sum()), int(data["truncated"].sum())
             share = arrived / max(1, arrived + late)
             trainer.learn(data)

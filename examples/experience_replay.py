@@ -41,8 +41,8 @@ def train(num_old: int, passes: int) -> None:
             for rollout in (*memory, new):
                 kl = trainer.learn(rollout)["approx_kl"]
             memory.append(new)
-        judges = make_vec_env("CartPole-v1", num_envs=8)
-        score = run_episodes(trainer.policy, judges, 20, seed=99).mean
+        eval_env = make_vec_env("CartPole-v1", num_envs=8)
+        score = run_episodes(trainer.policy, eval_env, 20, seed=99).mean
         print(
             f"memory of {num_old}, {passes} passes per update: {spent} steps, "
             f"{trainer.ppo.num_updates} updates, last kl {kl:.4f}, score {score:.1f}"

@@ -1,7 +1,7 @@
-"""Many agents, many worlds: a curriculum, a judgement with intervals, and a replay to look at.
+"""Many agents, many worlds: a curriculum, an evaluation with intervals, and a replay to look at.
 
 Four agents share one policy. They learn to gather and deliver in worlds that differ in walls and
-resources; worlds in which they improve come more often. Afterwards the policy is judged in each world,
+resources; worlds in which they improve come more often. Afterwards the policy is evaluated in each world,
 and one episode is recorded.
 
 python examples/gather_together.py [--steps N] [--replay FILE]
@@ -38,14 +38,14 @@ suite = SimulationSuiteConfig(
         for name, world in WORLDS.items()
     },
 )
-judges = PolicyEvaluator(suite, EvaluationConfig())
+evaluator = PolicyEvaluator(suite, EvaluationConfig())
 
 with PPOTrainer(None, curriculum, config=grid_config(), seed=1) as trainer:
-    judges.evaluate(trainer.policy)
-    before = judges.statistics()
+    evaluator.evaluate(trainer.policy)
+    before = evaluator.statistics()
     trainer.train(options.steps)
-    judges.evaluate(trainer.policy)
-    for name, now in judges.statistics().items():
+    evaluator.evaluate(trainer.policy)
+    for name, now in evaluator.statistics().items():
         print(
             f"{name:12} {before[name].value:6.2f} -> {now.value:6.2f} ({now.low:.2f} to {now.high:.2f})"
         )

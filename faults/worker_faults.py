@@ -39,7 +39,7 @@ SILENCE = dict.fromkeys(("stop", "hang", "freeze"), "did not answer within ")
 FAULTS = {
     **DEATHS,
     **SILENCE,
-    "garbage": "something that is no answer",
+    "garbage": "something that is not an answer",
     "raise": "fails on purpose",
     "slow": "",
 }

@@ -2,7 +2,7 @@
  *
  * A network is a capsule that holds copies of its weights, and is never changed: new weights are a new
  * network. Nothing of the caller's memory is touched before every array's dtype, shape and layout were
- * checked. Calls from Python hold the GIL, since a network works in memory of its own; fused rollouts call
+ * checked. Calls from Python hold the GIL, since a network works in its own memory; fused rollouts call
  * `act` without it, and need the network for themselves.
  */
 #define PY_SSIZE_T_CLEAN
@@ -328,7 +328,7 @@ static int copy_steps(Network *network, PyObject *steps, int64_t width)
             return -1;
         const int misplaced = i == 0 && network->codes && step->kind != LINEAR;
         if (step->kind < 0 || step->kind >= NUM_KINDS || misplaced) {
-            PyErr_SetString(PyExc_ValueError, "a step is of no known kind, or not at its place");
+            PyErr_SetString(PyExc_ValueError, "a step is of an unknown kind, or in the wrong place");
             return -1;
         }
         if (step->kind == LINEAR) {
@@ -392,7 +392,7 @@ static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args)
     if (!capsule) {
         release_network(network);
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "the network cannot be had in C");
+            PyErr_SetString(PyExc_ValueError, "the network cannot be run in C");
     }
     return capsule;
 }

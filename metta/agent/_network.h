@@ -36,7 +36,7 @@ TARGET static void NAME(dense)(const Step *step, const float *in, float *out)
     }
 }
 
-/* The same for inputs of which few are 1 and all others 0: `places` [BLOCK_ROWS, codes] says which. */
+/* The same for inputs of which few are 1 and all others 0: `places` [BLOCK_ROWS, codes] lists them. */
 TARGET static void NAME(pick)(const Step *step, const int32_t *places, int64_t codes, float *out)
 {
     const int64_t inputs = step->inputs, out_stride = padded(step->outputs);

@@ -1,4 +1,4 @@
-"""Evaluation mode that ends where it began, and the walk over parts that it needs."""
+"""Evaluation mode that is undone exactly, and the walk over parts that it needs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _evaluating_by_call(module: nn.Module, modes: list[tuple[nn.Module, bool]]) -> Iterator[None]:
-    """For networks that do something of their own when their mode changes."""
+    """For networks that override what happens when their mode changes."""
     if any(training for _, training in modes):
         module.eval()
     try:

@@ -65,13 +65,13 @@ def as_policy(
     *,
     seed: int,
 ) -> Policy:
-    """A `Policy` as it is if it fits the spaces, any other module wrapped, for None the default."""
+    """A `Policy` unchanged if it fits the spaces, any other module wrapped, the default agent for None."""
     if policy is None:
         return make_policy(observation_space, action_space, config, seed=seed)
     if not isinstance(policy, nn.Module):
         raise PolicyError(
             f"policy must be an nn.Module, a Policy, or None for the default agent, got {policy!r}; "
-            "of a class of your own pass an instance, and choose built-in agents by settings "
+            "pass an instance of your class, not the class, and choose built-in agents by settings "
             "(core='lstm', hidden_size=128, ...)"
         )
     if isinstance(policy, Policy):

@@ -22,8 +22,8 @@ class RunningNormalizer(nn.Module):
     """Mean and deviation of everything seen so far, over the leading axis.
 
     Before the first row that counts it changes nothing (mean 0, deviation 1). The moments stay
-    float64 whatever type a policy is cast to; `shift` and `scale` are their copies in its type. One wild
-    value does not set them for good: it counts as one at `MAX_DEVIATIONS`.
+    float64 whatever type a policy is cast to; `shift` and `scale` are their copies in its type. One outlier
+    cannot dominate them: it is counted at `MAX_DEVIATIONS`.
     """
 
     count: Tensor
@@ -42,7 +42,7 @@ class RunningNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor, weights: Tensor) -> int:
-        """Take in values ``[B, ...]``; rows with weight 0 do not count. Returns how many were bounded."""
+        """Add values ``[B, ...]``; rows with weight 0 do not count. Returns how many were bounded."""
         seen = Moments(self.count, self.mean, self.m2)
         rows, num_bounded = self._bounded(values.double(), weights)
         total = merge(seen, batch_moments(rows, weights.double()))
@@ -66,7 +66,7 @@ class RunningNormalizer(nn.Module):
         return bounded, int(((bounded != rows) & counts).sum())
 
     def _expected(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of what was seen; at first the medians of the rows, which few cannot move."""
+        """Mean and deviation of what was seen; at first medians of the rows, which outliers hardly move."""
         if self.count > 0:
             return self.mean, variance(Moments(self.count, self.mean, self.m2)).sqrt()
         known = rows[weights != 0]
@@ -120,7 +120,7 @@ class ObsNormalizer(nn.Module):
         return self.leaf(key).normalize(values).clamp(-self.clip, self.clip)
 
     def update(self, key: str, values: Tensor, weights: Tensor) -> int:
-        """Take in one leaf ``[B, ...]``; returns how many values were bounded."""
+        """Add one leaf ``[B, ...]``; returns how many values were bounded."""
         return self.leaf(key).update(values, weights) if key in self._numbers else 0
 
     @property

@@ -1,4 +1,4 @@
-"""The words that policies, actors and learners share."""
+"""The types that policies, actors and learners share."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ State = dict[str, Tensor]
 
 
 class PolicyOutput(NamedTuple):
-    """What a policy says about a batch of observations."""
+    """What a policy returns for a batch of observations."""
 
     dist_params: Tensor
     """``[..., P]`` float32 (float64 for float64 policies); meaning fixed by the `ActionSpec`."""

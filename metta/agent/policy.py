@@ -52,7 +52,7 @@ class Policy(nn.Module):
         self.action_spec: ActionSpec = action_spec_of(action_space, squash=config.squash)
         self.is_recurrent = hasattr(module, "initial_state")
         self.precision = torch.float32
-        # one float parameter that tells device and type; in a list, so that it is not registered twice
+        # one float parameter, for device and type; in a list, so that it is not registered twice
         floats = (p for p in module.parameters() if p.dtype.is_floating_point)
         self._anchor: list[Tensor] = [next(floats, torch.empty(0))]
         self.obs_normalizer: ObsNormalizer | None = None
@@ -140,10 +140,10 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def update_normalizers(self, rollout: Mapping[str, Tensor]) -> dict[str, int]:
-        """Take in a rollout's valid observations and returns; call it after learning, never before.
+        """Add a rollout's valid rows to the normalisers; call it after learning, never before.
 
-        `rollout` holds columns ``[T, N, ...]`` as `PPOTrainer.collect_rollouts` returns them. The answer
-        is how many values of each column lay too far from all others and were bounded.
+        `rollout` holds columns ``[T, N, ...]`` as `PPOTrainer.collect_rollouts` returns them. Returns
+        how many values of each column lay too far from all others and were bounded.
         """
         bounded: dict[str, int] = {}
         weights = rollout["valid"].flatten()
@@ -161,7 +161,7 @@ class Policy(nn.Module):
     def architecture_hash(self) -> str:
         """Digest of the layers, of the state's shapes and dtypes, and of the spaces: not of values."""
         tensors = [[k, list(v.shape), str(v.dtype)] for k, v in sorted(self.state_dict().items())]
-        # layers by torch's own names alone: renaming a class of one's own keeps saved policies readable
+        # only torch's names of layers: renaming a user's class keeps saved policies readable
         layers = [
             [name, type(part).__name__]
             for name, part in self.named_modules()
@@ -178,14 +178,14 @@ class Policy(nn.Module):
         return digest_of(self.state_dict())
 
     def _fit_to_actions(self, config: AgentConfig) -> None:
-        """Try the module once on zeros and see that what it returns fits the action space."""
+        """Try the module once on zeros and check that what it returns fits the action space."""
         self._leaf_specs = {leaf.key: leaf for leaf in self.obs_spec.leaves}
         self._start_names: dict[str, str] = {}
         for number, leaf in enumerate(self.obs_spec.leaves):
             if leaf.kind == "discrete":
                 name = self._start_names[leaf.key] = f"_start_{number}"
                 first = torch.tensor(leaf.starts, device=self.device).reshape(leaf.shape)
-                # a buffer moves with the module; it is no part of what is saved
+                # a buffer moves with the module; it is not saved
                 self.register_buffer(name, first, persistent=False)
         width = int(self._probe().dist_params.shape[-1])
         expected = self.action_spec.num_params

@@ -1,4 +1,4 @@
-"""A saved policy, as something to pass around."""
+"""`PolicyRecord`: a reference to a saved policy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ __all__ = ["PolicyRecord"]
 
 @dataclass
 class PolicyRecord:
-    """Where a policy is kept and what is known about it; `policy` only where it is loaded."""
+    """Where a policy is kept and what is known about it; `policy` only if it is loaded."""
 
     uri: str
     name: str
@@ -28,5 +28,5 @@ class PolicyRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "PolicyRecord":
-        """What `to_dict` gave."""
+        """Rebuild what `to_dict` returned."""
         return cls(**{k: data[k] for k in ("uri", "name", "epoch", "agent_step", "metadata")})

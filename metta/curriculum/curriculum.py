@@ -14,13 +14,13 @@ __all__ = ["Curriculum", "Task"]
 
 
 class Curriculum:
-    """Hands out tasks and learns from their scores; it lives in the process that trains.
+    """Hands out tasks and learns from their scores; it runs in the process that trains.
 
         curriculum = Curriculum(config.curriculum)
         index = curriculum.draw(generator)          # for an environment's next episode
         curriculum.complete(index, score)           # when that episode is over
 
-    `env` replaces the configured id where an environment has none: a factory, or an environment.
+    `env`, a factory or an environment, replaces the configured id.
     """
 
     state_name = "curriculum"
@@ -30,7 +30,7 @@ class Curriculum:
         self.config = config or CurriculumConfig()
         self.tasks = tasks_of(self.config, env)
         self.names = _unique([task.name for task in self.tasks])
-        """Of the tasks, each once."""
+        """Unique names of the tasks."""
         self._given = _given_weights(self.config, self.names)
         self.scores = ScoreTable(len(self.tasks), self.config.score_smoothing)
         self.num_draws = 0
@@ -50,7 +50,7 @@ class Curriculum:
         """``[K]`` how likely each task comes next."""
         weights = WEIGHINGS[self.config.kind](self.scores, self.config) * self._given
         total = float(weights.sum())
-        # where nothing speaks for any task, only what was given counts
+        # if all sampled weights are 0, only the given weights count
         weights = weights / total if total > 0.0 else self._given / self._given.sum()
         share = self.config.min_share
         open_tasks = self._open_tasks()
@@ -100,7 +100,7 @@ class Curriculum:
         return {"names": self.names, "num_draws": self.num_draws, **self.scores.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave; `StateError` where the tasks are others."""
+        """Restore what `state_dict` returned; `StateError` if the tasks differ."""
         if list(state["names"]) != self.names:
             raise StateError(
                 f"the saved curriculum has the tasks {list(state['names'])[:8]}, this one has "
@@ -111,7 +111,7 @@ class Curriculum:
 
 
 def _unique(names: list[str]) -> list[str]:
-    """Names that tell tasks apart; a second one of the same name gets a number."""
+    """Unique names of tasks; a second one of the same name gets a number."""
     seen: dict[str, int] = {}
     found = []
     for name in names:
@@ -121,7 +121,7 @@ def _unique(names: list[str]) -> list[str]:
 
 
 def _given_weights(config: CurriculumConfig, names: list[str]) -> np.ndarray:
-    """``[K]`` what `task_weights` says, 1 where it says nothing."""
+    """``[K]`` weights from `task_weights`, 1 for tasks that it does not name."""
     for name in config.task_weights:
         if name not in names:
             raise ConfigError(
@@ -137,5 +137,7 @@ def _given_weights(config: CurriculumConfig, names: list[str]) -> np.ndarray:
             )
         weights[index] = given
     if weights.sum() == 0.0:
-        raise ConfigError("curriculum.task_weights: all are 0; give one task at least a weight")
+        raise ConfigError(
+            "curriculum.task_weights: all are 0; give at least one task a weight above 0"
+        )
     return weights

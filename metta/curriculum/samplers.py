@@ -1,4 +1,4 @@
-"""How a curriculum weighs its tasks: pure functions of what is known of their scores."""
+"""How a curriculum weights its tasks: pure functions of their scores so far."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _MIN_COUNT = 5
 
 
 class ScoreTable:
-    """What is known of each task: episodes, and averages that follow the scores fast and slowly."""
+    """Statistics of each task: episodes, and a fast and a slow average of the scores."""
 
     def __init__(self, num_tasks: int, smoothing: float) -> None:
         self.smoothing = smoothing
@@ -43,12 +43,12 @@ class ScoreTable:
 
     @property
     def known(self) -> np.ndarray:
-        """``[K]`` bool: tasks with enough episodes to say something."""
+        """``[K]`` bool: tasks with enough episodes to draw conclusions."""
         return self.counts >= _MIN_COUNT
 
     @property
     def scale(self) -> float:
-        """How far apart scores lie: differences are compared in this unit."""
+        """Spread of the scores: the unit in which differences are compared."""
         known = self.known
         if not known.any():
             return 1.0
@@ -61,7 +61,7 @@ class ScoreTable:
         return {name: getattr(self, name).copy() for name in _COLUMNS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         for name in _COLUMNS:
             column, own = np.asarray(state.get(name)), getattr(self, name)
             if column.shape != own.shape or column.dtype != own.dtype:
@@ -78,7 +78,7 @@ def _even(table: ScoreTable, config: CurriculumConfig) -> np.ndarray:
 
 
 def _learning_progress(table: ScoreTable, config: CurriculumConfig) -> np.ndarray:
-    """Tasks whose scores move, up or down, come more often; unknown ones as often as the liveliest."""
+    """Tasks whose scores change, up or down, come more often; new ones as often as the fastest."""
     del config
     progress = np.abs(table.fast - table.slow) / table.scale
     known = table.known

@@ -33,7 +33,7 @@ class Task:
 
 
 def tasks_of(config: CurriculumConfig, env: Any = None) -> tuple[Task, ...]:
-    """Every task of a curriculum, in order; `env` stands for environments without an id.
+    """Every task of a curriculum, in order; `env` is used where a task names no environment.
 
     Buckets are combined with each other: two of three values each make nine tasks.
     """

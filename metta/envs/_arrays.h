@@ -19,7 +19,7 @@ typedef struct {
     Py_ssize_t shape[LONGEST];
 } Expected;
 
-/* The struct format of the elements, whole numbers by their size; 0 where it is none of numbers. */
+/* The struct format of the elements, whole numbers by their size; 0 if it is not a number format. */
 static char kind_of(const Py_buffer *view)
 {
     const char *format = view->format ? view->format : "B";

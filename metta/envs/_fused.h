@@ -1,7 +1,7 @@
 /* Fused rollouts: actor and environment take turns in C, until a step needs Python.
  *
- * An environment gives a function that steps all of its rows, and says which ends of episodes Python must
- * hear of; the loop stands here, once for all environments.
+ * An environment gives a function that steps all of its rows, and sets which ends of episodes Python must
+ * handle; the loop is here, once for all environments.
  */
 #ifndef METTA_FUSED_H
 #define METTA_FUSED_H
@@ -75,7 +75,7 @@ static int open_rollout(PyObject *capsule, PyObject *tuple, char obs_kind, Py_ss
     return 0;
 }
 
-/* Whether a rollout can go on from step `first`; sets ValueError where it cannot. */
+/* Whether a rollout can continue from step `first`; sets ValueError if it cannot. */
 static int has_step(const Rollout *rollout, int64_t first)
 {
     if (first >= 0 && first <= rollout->num_steps)

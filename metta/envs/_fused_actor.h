@@ -1,4 +1,4 @@
-/* What a C environment knows of a C actor: a function that chooses an action for every row.
+/* What a C environment knows about a C actor: a function that chooses an action for every row.
  *
  * Python carries it in a capsule of this name; the address in it is that of a FusedActor.
  */

@@ -22,7 +22,7 @@ _CLOSED = "it is closed; make a new one"
 
 
 class CallOrder:
-    """Says what was called out of turn, instead of a hang or a stale observation."""
+    """Raises an error for calls out of turn, instead of a hang or a stale observation."""
 
     def __init__(self, num_groups: int) -> None:
         self._states = [_NEW] * num_groups
@@ -30,7 +30,7 @@ class CallOrder:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` came."""
+        """Whether `close` was called."""
         return self._states[0] is _CLOSED
 
     def reset(self) -> list[int]:
@@ -43,24 +43,24 @@ class CallOrder:
         return stepping
 
     def forget(self) -> None:
-        """Note that nobody knows where rows stand, until `reset` or `stand`."""
+        """Note that the state of rows is unknown, until `reset` or `mark_placed`."""
         if self.is_closed:
             raise self._out_of_turn("load_state_dict()", 0)
         self._states = [_NEW] * len(self._states)
 
-    def stand(self) -> None:
-        """Note that every row stands inside an episode, without a reset."""
+    def mark_placed(self) -> None:
+        """Note that every row is inside an episode, without a reset."""
         self._states = [_READY] * len(self._states)
 
-    def stands_still(self, call: str) -> bool:
-        """Whether rows stand between two steps (False: before the first reset); else out of turn."""
+    def is_between_steps(self, call: str) -> bool:
+        """Whether rows are between two steps (False: before the first reset); else out of turn."""
         for group, state in enumerate(self._states):
             if state in (_STEPPING, _CLOSED):
                 raise self._out_of_turn(call, group)
         return self._states[0] is _READY
 
     def require_ready(self, call: str) -> None:
-        """Refuse a call that steps every group, unless all of them stand between two steps."""
+        """Refuse a call that steps every group, unless all of them are between two steps."""
         for group, state in enumerate(self._states):
             if state is not _READY:
                 raise self._out_of_turn(call, group)

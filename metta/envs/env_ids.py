@@ -38,7 +38,7 @@ _PETTINGZOO, _METTAGRID = "pettingzoo", "mettagrid"
 
 
 def check_env_id(env_id: str) -> None:
-    """`EnvError` where there is no such environment; none is made."""
+    """`EnvError` if the environment does not exist; none is made."""
     if is_grid_id(env_id):
         _grid_task(env_id, {})
     elif not is_cartpole_id(env_id):
@@ -46,7 +46,7 @@ def check_env_id(env_id: str) -> None:
 
 
 def factory_of(make: Callable[..., Any], kwargs: dict[str, Any]) -> EnvFactory:
-    """A factory of the user's, with its arguments; environments of many agents become one."""
+    """A user's factory with its arguments; environments of many agents become one."""
     return functools.partial(_make, make, kwargs)
 
 
@@ -69,14 +69,14 @@ def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
     except (gymnasium.error.Error, ImportError, ValueError) as error:
         known = [_CARTPOLE, *gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
         raise EnvError(
-            f"gymnasium knows no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
+            f"gymnasium has no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
         ) from error
     make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
     return factory_of(cast(EnvFactory, make), kwargs)
 
 
 def _make(make: Callable[..., Any], kwargs: dict[str, Any]) -> GymEnv:
-    """An environment; its secrets are resolved in the process where it lives."""
+    """An environment; its secrets are resolved in the process that runs it."""
     env = make(**resolve_all(kwargs))
     return AgentsEnv(env) if is_parallel_env(env) else env
 
@@ -87,7 +87,7 @@ def _parallel_factory(module: str) -> Callable[..., Any]:
         make: Callable[..., Any] = importlib.import_module(module).parallel_env
     except (ImportError, AttributeError, ValueError) as error:
         raise EnvError(
-            f"{_PETTINGZOO}:{module} is no module with a parallel_env: {error}; give its full name, "
+            f"{_PETTINGZOO}:{module} is not a module with a parallel_env: {error}; give its full name, "
             f"e.g. {_PETTINGZOO}:mpe2.simple_spread_v3, and install it (pip install mpe2)"
         ) from error
     return make
@@ -96,7 +96,7 @@ def _parallel_factory(module: str) -> Callable[..., Any]:
 def _world_config(name: str) -> Callable[..., Any]:
     """What makes the ``MettaGridConfig`` of a world: one of `WORLDS`, or of mettagrid's own ``make_...``.
 
-    A configuration file may name it, so it is never just any function.
+    A configuration file may name it, so other functions are refused.
     """
     require_mettagrid(name)
     if name in WORLDS:
@@ -127,7 +127,7 @@ def is_cartpole_id(env: Any) -> bool:
 def make_cartpole(
     kwargs: Mapping[str, Any], num_envs: int, num_workers: int, num_groups: int
 ) -> CartPoleVecEnv:
-    """Carts with poles; ``max_episode_steps`` is the only argument there is."""
+    """Carts with poles; ``max_episode_steps`` is the only argument."""
     _refuse_workers(num_workers, "metta/cartpole steps all of its carts")
     try:
         return CartPoleVecEnv(num_envs, num_groups, **kwargs)

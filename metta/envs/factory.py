@@ -68,18 +68,18 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
 
     `env` is an id (see `env_ids`), a factory (called once per row), a list of factories (one per row), a
     gymnasium `Env` (one row) or `VectorEnv`, or a `VecEnv`, which is returned as it is. `num_envs`
-    counts for ids and single factories; everything else brings its own number of rows. `env_kwargs` go
+    counts for ids and single factories; everything else has its own number of rows. `env_kwargs` go
     to `gymnasium.make` or to the factories. With ``num_workers=0`` everything runs in this process.
     Environments of many agents (the grid world, PettingZoo's parallel ones) have a row for each agent.
 
     A `Task` is its environment with its arguments. Of a list of tasks, every environment plays each
-    (`TaskedVecEnv`), as ``next_tasks`` says; `env_kwargs` are laid below their own arguments.
+    (`TaskedVecEnv`), as set by ``next_tasks``; their own arguments override `env_kwargs`.
 
-    ``agent_groups`` among the arguments, e.g. ``[2, 1]``, is no argument of the environment: the sizes of
+    ``agent_groups`` among the arguments, e.g. ``[2, 1]``, is not passed to the environment: the sizes of
     groups of its agents, which observations then name (`GroupedVecEnv`).
     """
     env, kwargs, sizes = _without_groups(env, env_kwargs or {})
-    resolve_all(kwargs)  # here already: whoever asks hears of a missing one, and it is never shown
+    resolve_all(kwargs)  # early, to report a missing secret; values are never shown
     if isinstance(env, VecEnv):
         return _grouped(env, sizes)
     watching = {
@@ -104,7 +104,7 @@ def _ungrouped(
     num_groups: int,
     watching: dict[str, Any],
 ) -> VecEnv:
-    """A vectorised environment of anything but one; `watching` is how its workers are."""
+    """A vectorised environment of anything else; `watching` holds the settings of worker supervision."""
     if isinstance(env, VectorEnv):
         _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
         return GymnasiumVecEnv(env)
@@ -133,7 +133,7 @@ def _ungrouped(
 
 
 def _grouped(env: VecEnv, sizes: tuple[int, ...]) -> VecEnv:
-    """The environment with groups of agents, where any are asked for."""
+    """The environment with groups of agents, if any are asked for."""
     is_same = isinstance(env, GroupedVecEnv) and env.sizes == sizes
     return env if is_same or not sizes else GroupedVecEnv(env, sizes)
 
@@ -141,7 +141,7 @@ def _grouped(env: VecEnv, sizes: tuple[int, ...]) -> VecEnv:
 def _without_groups(
     env: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], tuple[int, ...]]:
-    """What is asked for but for groups of agents, and their sizes, which all tasks share."""
+    """What is asked for without groups of agents, and their sizes, which all tasks share."""
     kwargs, sizes = split_agent_groups(kwargs)
     is_list = isinstance(env, list | tuple)
     given = list(env) if is_list else [env]
@@ -262,7 +262,7 @@ def _checked_count(num_envs: int) -> int:
 def _refuse_options(what: str, kwargs: dict[str, Any], num_workers: int, num_groups: int) -> None:
     if num_workers or num_groups != 1:
         raise ConfigError(
-            f"num_workers={num_workers} and num_groups={num_groups} cannot be had with {what}, which "
+            f"num_workers={num_workers} and num_groups={num_groups} cannot be used with {what}, which "
             "exists already; use num_workers=0 and num_groups=1, or give an id or a factory instead"
         )
     if kwargs:

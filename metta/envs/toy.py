@@ -27,7 +27,7 @@ Step = tuple[Any, float, bool, bool, Info]
 
 
 class _ToyEnv(gymnasium.Env[Any, Any]):
-    """Counts the steps of an episode; each toy says how an episode begins and continues."""
+    """Counts the steps of an episode; each toy defines how an episode begins and continues."""
 
     steps = 0
     """Steps of the episode, the present one included."""

@@ -1,4 +1,4 @@
-"""What the rest of metta knows of an environment: rows of arrays, stepped in groups.
+"""The interface of environments to the rest of metta: rows of arrays, stepped in groups.
 
 A *row* is one agent in one environment. Rows are split into `num_groups` contiguous groups of equal size;
 `send` starts a step of one group and `recv` ends it, so that with two groups one can step while the
@@ -73,13 +73,13 @@ class StepResult:
     infos: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     """Numbers that environments reported at the end of an episode: (row in group, name -> value)."""
     lost: np.ndarray | None = None
-    """``[K]`` int64 rows whose worker died before this step was taken and which now stand at the start of
-    a fresh episode: `valid` is False and `starts` True there; the episode before it counts nowhere."""
+    """``[K]`` int64 rows whose worker died before this step was taken and which are now at the start of
+    a fresh episode: `valid` is False and `starts` True there; the episode before it is not counted."""
 
 
 RestoreClass = Literal["snapshot", "repeat", "sync_reset", "boundary"]
 """How environments come back: by their state, by repeating an episode's actions, by beginning anew after
-every checkpoint in every run alike (which is the trainer's doing, not theirs), or not at all."""
+every checkpoint in every run alike (the trainer does that), or not at all."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class VecEnv(Protocol):
 
     @property
     def num_resets(self) -> int:
-        """How often `reset` was called: who holds observations sees that somebody else began anew."""
+        """How often `reset` was called: holders of observations can see a reset by other code."""
         ...
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
@@ -128,7 +128,7 @@ class VecEnv(Protocol):
 
         The result covers all rows: rewards are 0, `valid` and `starts` are True. Steps under way are
         dropped. The seed of a row's k-th episode after this is a function of its seed and k alone
-        (`row_spec.episode_seed`), but for vector environments, which reset by themselves.
+        (`row_spec.episode_seed`), except for vector environments, which reset themselves.
         """
         ...
 
@@ -150,7 +150,7 @@ class RestorableVecEnv(VecEnv, Protocol):
     """A `VecEnv` whose environments can be part of a checkpoint."""
 
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
-        """Find the best class there is, or see that the `wanted` one works, and keep what it needs.
+        """Find the best class available, or check that the `wanted` one works, and keep what it needs.
 
         Without this call environments are of class `boundary`. A wanted class that fails its test is a
         `ConfigError`.
@@ -158,16 +158,16 @@ class RestorableVecEnv(VecEnv, Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every environment stands: ``{"class": ...}`` and what it needs, in memory of its own.
+        """A copy of every environment's state: ``{"class": ...}`` and what that class needs.
 
         Only between steps: `EnvError` while one is under way.
         """
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring every environment to where it stood; not a reset, and steps may follow at once.
+        """Restore every environment; not a reset, and steps may follow at once.
 
-        After a state of class `boundary`, where nothing can be brought anywhere, `reset` comes next.
+        After a state of class `boundary`, which restores nothing, `reset` comes next.
         Returns observations ``[num_rows, ...]`` where they were seen again (`repeat`), for the caller to
         compare with those it holds; None where there is nothing to compare. `StateError` where the state
         does not fit.
@@ -188,9 +188,9 @@ class TaskedVecEnv(VecEnv, Protocol):
 
     @property
     def next_tasks(self) -> np.ndarray:
-        """``[num_envs]`` int32: what its next episode will be of, at a reset too.
+        """``[num_envs]`` int32: the task of its next episode, at a reset too.
 
-        Write to it between steps. Whoever chooses tasks gives an environment another one when its
+        Write to it between steps. A scheduler sets an environment's next task when its
         episode has begun (`starts`).
         """
         ...
@@ -260,7 +260,7 @@ _STEPPING = ("send", "recv", "run_steps")
 
 
 def fused_env_of(env: VecEnv) -> FusedVecEnv | None:
-    """The environment where it can step without Python, and nothing was laid over its steps."""
+    """The environment if it can step without Python, and nothing overrides its steps."""
     owner = next((kind for kind in type(env).__mro__ if "run_steps" in vars(kind)), None)
     if owner is None or env.mask_size or any(name in vars(env) for name in _STEPPING):
         return None
@@ -272,7 +272,7 @@ def fused_env_of(env: VecEnv) -> FusedVecEnv | None:
 
 
 def find_support(env: VecEnv, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
-    """How environments can come back; those without a state of their own only by fresh episodes."""
+    """How environments can be restored; those without their own state only by fresh episodes."""
     if isinstance(env, RestorableVecEnv):
         return env.prepare_restore(wanted)
     if wanted == "sync_reset":
@@ -286,15 +286,15 @@ def find_support(env: VecEnv, wanted: RestoreClass | Literal["auto"] = "auto") -
 
 
 def gives_finite(vec_env: VecEnv) -> bool:
-    """Whether it says (``gives_finite = True``) that it refuses NaN and infinity, as all of metta's do.
+    """Whether it declares (``gives_finite = True``) that it refuses NaN and infinity, as all of metta's do.
 
-    Its reader looks for them in all others. A subclass or wrapper that changes numbers says False.
+    Its reader looks for them in all others. A subclass or wrapper that changes numbers sets False.
     """
     return bool(getattr(vec_env, "gives_finite", False))
 
 
 def agents_per_env(vec_env: VecEnv) -> int:
-    """How many neighbouring rows belong to one environment: 1 where it does not say."""
+    """How many neighbouring rows belong to one environment: 1 if it does not declare it."""
     return int(getattr(vec_env, "agents_per_env", 1))
 
 

@@ -1,6 +1,6 @@
 /* Backward sweeps over a rollout, for float32 and float64 arrays of shape [T, N].
  *
- * The formulas and their sources stand in advantages.py. Each expression here is evaluated in the
+ * The formulas and their sources are in advantages.py. Each expression here is evaluated in the
  * array's own dtype and in the order of the fallback there: the two agree to the bit, so compile
  * without fused multiply-add. Inner loops run over N, the contiguous axis, and vectorise.
  *

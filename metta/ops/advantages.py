@@ -1,7 +1,7 @@
 """Advantage estimates over a rollout of T steps in N environments.
 
-Terminations and time limits are apart everywhere here: `terminated` says that the state reached is
-worth nothing, `episode_ended` (terminated or truncated) says that the next row is another episode.
+Terminations and time limits are kept apart everywhere here: `terminated` means that the state reached is
+worth nothing, `episode_ended` (terminated or truncated) means that the next row is another episode.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ _NATIVE_DTYPES = (torch.float32, torch.float64)
 
 
 class VTrace(NamedTuple):
-    """What V-trace gives: weights for the policy gradient, and what the values should become."""
+    """What V-trace returns: advantages for the policy gradient, and targets for the values."""
 
     advantages: Float[Tensor, "T N"]
     targets: Float[Tensor, "T N"]

@@ -1,4 +1,4 @@
-"""Numbers that say how an update went; none of them is trained on."""
+"""Numbers that show how an update went; none of them is trained on."""
 
 import math
 
@@ -12,8 +12,8 @@ __all__ = ["all_finite", "approx_kl", "clip_fraction", "explained_variance"]
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether there is neither NaN nor infinity; a device is waited for."""
-    # one pass where the sum says so; a sum of finite numbers may still be too large
+    """Whether there is neither NaN nor infinity; waits for the device."""
+    # one pass if the sum is finite; a sum of finite numbers may still overflow
     return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
 
 

@@ -85,7 +85,7 @@ def value_loss(
 def zero_unweighted(
     values: Float[Tensor, "*B"], weights: Float[Tensor, "*B"]
 ) -> Float[Tensor, "*B"]:
-    """`values` with 0 in every row whose weight is 0, whatever stood there, NaN included.
+    """`values` with 0 in every row whose weight is 0, whatever it held, NaN included.
 
     Such a row's gradient is exactly 0 as well. Use it on what goes into a loss: a NaN that has
     entered a product comes back as 0 * NaN in the other factor's gradient, masked later or not.

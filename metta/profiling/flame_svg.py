@@ -1,4 +1,4 @@
-"""Stacks as a flame graph: a picture that needs nothing but itself."""
+"""Stacks as a flame graph: one self-contained SVG file."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ _WIDTH, _ROW, _TOP = 1200.0, 18, 40
 _MIN_SIZE = 0.4
 """Pixels below which a frame is left out."""
 _LETTER = 6.6
-"""Pixels of a letter, about."""
+"""Width of a letter in pixels, about."""
 _HUES = {"metta": 210, "torch": 20, "numpy": 50, "gymnasium": 130}
 
 

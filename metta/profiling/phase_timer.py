@@ -10,7 +10,7 @@ from metta.timing import Stopwatch
 __all__ = ["FIRST", "LAST", "EventEdge", "PhaseTimer"]
 
 FIRST, LAST = -(10**9), 10**9
-"""Orders below and above those of all other hooks."""
+"""Orders before and after those of all other hooks."""
 _EPOCH_EVENTS = (
     "on_epoch_start", "on_rollout_start", "on_rollout_end",
     "on_update_end", "on_epoch_end", "on_checkpoint",
@@ -20,16 +20,16 @@ _BEGINS = {"on_rollout_start": "rollout", "on_rollout_end": "learn"}
 
 
 class EventEdge:
-    """A hook that hears every event of an epoch, before or after all others, and passes its name on.
+    """A hook that receives every event of an epoch, before or after all others, and passes its name on.
 
     trainer.add_hook(EventEdge(FIRST, begin))
     trainer.add_hook(EventEdge(LAST, end))
     """
 
-    def __init__(self, order: int, hear: Callable[[str], None]) -> None:
+    def __init__(self, order: int, call: Callable[[str], None]) -> None:
         self.order = order
         for event in _EPOCH_EVENTS:
-            setattr(self, event, functools.partial(hear, event))
+            setattr(self, event, functools.partial(call, event))
 
 
 class PhaseTimer:
@@ -42,7 +42,7 @@ class PhaseTimer:
         timer.begin(); ...; timer.end()
         timer.phases()
 
-    Where environment and actor run together without Python, nothing is heard of either, and their
+    Where environment and actor run together without Python, neither can be timed separately, and their
     phases are one.
     """
 
@@ -50,13 +50,13 @@ class PhaseTimer:
         self._clock = clock
         self._watch = Stopwatch(clock)
         self._calls: dict[str, list[float]] = {}
-        self._heard: set[str] = set()
+        self._called: set[str] = set()
         self.is_on = False
 
     def watch(self, part: Any, methods: Sequence[str], phase: str) -> bool:
-        """Add the time in a part's methods to a phase of collecting; False where it cannot be watched.
+        """Add the time in a part's methods to a phase of collecting; False if it cannot be watched.
 
-        The part stays what it is: only this object's own methods are replaced.
+        Only the methods of this object are replaced, not those of its class.
         """
         self._calls.setdefault(phase, [])
         try:
@@ -66,16 +66,16 @@ class PhaseTimer:
             return False
         return True
 
-    def has_heard(self, phase: str) -> bool:
+    def was_called(self, phase: str) -> bool:
         """Whether a method of this phase was called, timed or not."""
-        return phase in self._heard or bool(self._calls.get(phase))
+        return phase in self._called or bool(self._calls.get(phase))
 
     def _timed(self, method: Callable[..., Any], phase: str) -> Callable[..., Any]:
         clock, spent = self._clock, self._calls[phase]
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.is_on:
-                self._heard.add(phase)
+                self._called.add(phase)
                 return method(*args, **kwargs)
             started = clock()
             try:
@@ -86,17 +86,17 @@ class PhaseTimer:
         return call
 
     def hooks(self) -> tuple[EventEdge, EventEdge]:
-        """Two hooks that hear every event before and after all others."""
+        """Two hooks that receive every event, before and after all others."""
         return EventEdge(FIRST, self._before_hooks), EventEdge(LAST, self._after_hooks)
 
     def begin(self) -> None:
-        """Time from now on, the beginning of an epoch."""
+        """Start timing at the beginning of an epoch."""
         self.is_on = True
         self._watch.start("whole")
         self._watch.start("hooks")
 
     def end(self) -> None:
-        """Time no more."""
+        """Stop timing."""
         self._watch.stop_all()
         self.is_on = False
 
@@ -127,7 +127,7 @@ class PhaseTimer:
 
 
 def _rest_of_rollout(seen: set[str]) -> str:
-    """What collecting is besides the phases that could be told apart."""
+    """Name of the part of collecting that could not be timed separately."""
     if not seen:
         return "fused rollout (environment + inference)"
     if len(seen) == 1:

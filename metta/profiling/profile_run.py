@@ -27,7 +27,7 @@ __all__ = ["Profile", "profile_run"]
 
 @dataclass
 class Profile:
-    """What was found; pictures and traces are files."""
+    """Results; flame graph and trace are files."""
 
     phases: dict[str, float]
     """Seconds by phase, of all timed epochs together."""
@@ -77,7 +77,7 @@ def profile_run(
 ) -> Profile:
     """Train in a temporary folder and write what was seen to `folder`.
 
-    After the `warmup`, `epochs` are timed, as many are sampled, and one is traced, apart so that none
+    After the `warmup`, `epochs` are timed, as many are sampled, and one is traced, separately, so that none
     slows the others. W&B, evaluation and progress are off; all else is as in a run of this `config` and
     `provenance`, however few its epochs are here. Files: ``flame.svg``, ``stacks.folded`` and
     ``trace.json``, which chrome://tracing and Perfetto open.
@@ -96,7 +96,7 @@ def profile_run(
 
 
 def _without_services(config: TrainingConfig) -> TrainingConfig:
-    """The set-up without what costs or leaves traces elsewhere."""
+    """The settings without services that cost time or write elsewhere."""
     trainer = config.trainer
     trainer = dataclasses.replace(
         trainer,
@@ -109,7 +109,7 @@ def _without_services(config: TrainingConfig) -> TrainingConfig:
 
 
 def _hide_progress(trainer: Trainer) -> None:
-    """Take the console out, but leave what a run announces while it is set up."""
+    """Remove the console, but keep what a run announces during set-up."""
     for hook in trainer.hooks:
         if isinstance(hook, MetricsHook) and hook.logger is not None:
             logger = hook.logger
@@ -130,7 +130,7 @@ def _lengthen(trainer: Trainer, epochs: int) -> None:
 
 
 class _Session:
-    """Says which epoch is watched in which way."""
+    """Decides which epoch is watched in which way."""
 
     def __init__(self, trainer: Trainer, epochs: int, warmup: int) -> None:
         assert trainer.components is not None
@@ -146,11 +146,11 @@ class _Session:
         actor = self.parts.collector.actor
         acting = [name for name in ("act", "act_into") if hasattr(actor, name)]
         self.timer.watch(actor, acting, "inference")
-        trainer.add_hook(EventEdge(FIRST - 1, self._hear))
+        trainer.add_hook(EventEdge(FIRST - 1, self._on_event))
         for hook in self.timer.hooks():
             trainer.add_hook(hook)
 
-    def _hear(self, event: str) -> None:
+    def _on_event(self, event: str) -> None:
         state = self.parts.state
         if event == "on_epoch_start":
             self._begin_epoch(state.epoch)
@@ -159,8 +159,8 @@ class _Session:
             state.request_stop("the profile is complete")
 
     def _begin_epoch(self, done: int) -> None:
-        # an environment that steps with its actor in C would stop to do so if it were watched
-        if done == 1 and self.timer.has_heard("inference"):
+        # watching an environment that steps with its actor in C would make both fall back to Python
+        if done == 1 and self.timer.was_called("inference"):
             self.timer.watch(self.parts.collector.vec_env, ("send", "recv"), "environment")
         if done == self.warmup:
             self._first_step = self.parts.state.agent_step

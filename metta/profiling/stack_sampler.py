@@ -1,4 +1,4 @@
-"""`StackSampler`: what a thread is doing, looked at many times a second."""
+"""`StackSampler`: samples the stack of a thread many times a second."""
 
 import sys
 import threading
@@ -8,17 +8,17 @@ from types import FrameType
 __all__ = ["StackSampler"]
 
 _ROOT = "metta.rl.loop:run_training"
-"""Frames above it are those of whoever started the training, and are left out."""
+"""Frames above it belong to the program that started training, and are left out."""
 
 
 class StackSampler:
-    """Counts the stacks of the thread that made it.
+    """Counts the stacks of the thread that created it.
 
         sampler = StackSampler()
         sampler.start(); work(); sampler.stop()
         sampler.folded()
 
-    A look waits for Python's lock, so time in long calls of C is counted where they return.
+    A sample waits for the GIL, so time in long C calls is counted where they return.
     """
 
     def __init__(self, seconds: float = 0.005) -> None:
@@ -29,13 +29,13 @@ class StackSampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start sampling."""
         self._over.clear()
         self._thread = threading.Thread(target=self._run, name="metta-sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; may be called more than once."""
+        """Stop sampling; may be called more than once."""
         if self._thread is not None:
             self._over.set()
             self._thread.join()

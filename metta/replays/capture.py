@@ -1,7 +1,7 @@
 """What is seen of an environment while it plays: images, texts, observations, or a grid world.
 
-Vectorised environments begin the next episode in the step that ends one, so that the last state is looked
-at from below them: by a wrapper of the single environment, or in a double of the grid world.
+Vectorised environments begin the next episode in the step that ends one, so the last state is recorded
+from below them: by a wrapper of the single environment, or in a copy of the grid world.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from metta.train.agent_groups import AGENT_GROUPS
 __all__ = ["MAX_STEPS", "Scene", "open_scene"]
 
 MAX_STEPS = 999_999
-"""A recording is never longer: the double of a grid world must not come to its own end."""
+"""A recording is never longer: the copy of a grid world must not end its episode."""
 _MODES: dict[str, Kind] = {"rgb_array": "frames", "ansi": "text"}
 """Ways to draw that are asked for, the best first."""
 _PROBE_SEED = 0
@@ -43,7 +43,7 @@ class Scene(Protocol):
 
     kind: Kind
     vec_env: VecEnv
-    """One environment, which plays."""
+    """The one environment that plays."""
     fps: float | None
     recorder: TrackRecorder
     """Has every state, from the reset to the last one."""
@@ -86,7 +86,7 @@ def _display_kept() -> Iterator[None]:
 
 
 class GridScene:
-    """A grid world, and a double of it that takes the same actions and never ends."""
+    """A grid world, and a copy of it that takes the same actions and never ends."""
 
     kind: Kind = "grid"
     fps: float | None = None
@@ -94,32 +94,32 @@ class GridScene:
     def __init__(self, task: Task) -> None:
         self.vec_env = make_vec_env(task)
         self.recorder = TrackRecorder()
-        kwargs, _ = split_agent_groups(task.env_kwargs)  # who learns with whom is not seen
-        double = make_vec_env(Task(task.env, {**kwargs, "horizon": MAX_STEPS + 1, "goal": 0}))
-        assert isinstance(double, GridVecEnv)
-        self.double = double
+        kwargs, _ = split_agent_groups(task.env_kwargs)  # groups do not show in the picture
+        copy = make_vec_env(Task(task.env, {**kwargs, "horizon": MAX_STEPS + 1, "goal": 0}))
+        assert isinstance(copy, GridVecEnv)
+        self.copy = copy
 
     def begin(self, seed: int) -> None:
-        """Reset the double."""
-        seeds = row_seeds(seed, self.double.num_rows)
-        self._obs = self.double.obs_spec.zeros(self.double.num_rows)
-        self.double.reset(seeds, self._obs)
+        """Reset the copy."""
+        seeds = row_seeds(seed, self.copy.num_rows)
+        self._obs = self.copy.obs_spec.zeros(self.copy.num_rows)
+        self.copy.reset(seeds, self._obs)
         self._look()
 
     def after_step(self, actions: np.ndarray) -> None:
-        """Let the double do the same."""
-        self.double.send(0, actions)
-        self.double.recv(0, self._obs)
+        """Step the copy with the same actions."""
+        self.copy.send(0, actions)
+        self.copy.recv(0, self._obs)
         self._look()
 
     def close(self) -> None:
-        """Close the world and its double."""
+        """Close the world and its copy."""
         self.vec_env.close()
-        self.double.close()
+        self.copy.close()
 
     def _look(self) -> None:
         """Cells, and place, cargo and keys of each agent."""
-        view = self.double.view(0)
+        view = self.copy.view(0)
         for name in ("cells", "agents", "cargo", "keys"):
             array = getattr(view, name)
             self.recorder.append(name, array if array.dtype == np.uint8 else array.astype(np.int32))
@@ -138,10 +138,10 @@ class DrawnScene:
         self.vec_env = make_vec_env(lambda: self._captured(make(**more)), env_kwargs=sizes)
 
     def begin(self, seed: int) -> None:
-        """The wrapper looks by itself."""
+        """Nothing to do: the wrapper records."""
 
     def after_step(self, actions: np.ndarray) -> None:
-        """The wrapper has looked already."""
+        """Nothing to do: the wrapper has recorded the step."""
 
     def close(self) -> None:
         """Close the environment."""
@@ -155,7 +155,7 @@ class DrawnScene:
 
 
 class CapturingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Looks at the first episode that has a step in it, with its last state."""
+    """Records the first episode that has a step in it, with its last state."""
 
     def __init__(self, env: GymEnv, look: "_Look", recorder: TrackRecorder) -> None:
         super().__init__(env)
@@ -166,7 +166,7 @@ class CapturingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin; after an episode was recorded, nobody looks any more."""
+        """Reset, and record unless an episode is recorded already."""
         seen, info = self.env.reset(seed=seed, options=options)
         self._is_over |= self._num_steps > 0
         if not self._is_over:
@@ -175,7 +175,7 @@ class CapturingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return seen, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and look."""
+        """Step, and record."""
         result = self.env.step(action)
         if not self._is_over:
             self._num_steps += 1
@@ -208,7 +208,7 @@ def _look_at_text(env: GymEnv, recorder: TrackRecorder) -> _Look:
 
 
 def _look_at_observations(env: GymEnv, recorder: TrackRecorder) -> _Look:
-    """Leaves ``[A, ...]`` of what the agents observe."""
+    """Leaves ``[A, ...]`` of the agents' observations."""
     spec = obs_spec_of(env.observation_space)
     has_agents = isinstance(env.observation_space, AgentsSpace)
 
@@ -234,7 +234,7 @@ _LOOKS: dict[Kind, Callable[[GymEnv, TrackRecorder], _Look]] = {
 
 
 def _maker_of(env: Any, kwargs: dict[str, Any]) -> Callable[..., GymEnv]:
-    """Makes one environment of an id or a factory; more arguments are laid over its own."""
+    """Makes one environment of an id or a factory; further arguments override its own."""
     first = env[0] if isinstance(env, list | tuple) else env
     of = factory_of_id if isinstance(first, str) else factory_of
 
@@ -265,7 +265,7 @@ def _draws(make: Callable[..., GymEnv], more: dict[str, Any], kind: Kind) -> boo
         env.reset(seed=_PROBE_SEED)
         drawn: Any = env.render()
         return (_as_frame(drawn) if kind == "frames" else _as_text(drawn)) is not None
-    except Exception:  # noqa: BLE001  # whatever it is, this is no way to draw it
+    except Exception:  # noqa: BLE001  # any failure: it cannot be drawn this way
         return False
     finally:
         if env is not None:
@@ -279,7 +279,7 @@ def _metadata_of(env: GymEnv) -> dict[str, Any]:
 
 
 def _as_frame(drawn: Any) -> np.ndarray | None:
-    """``[H, W, 3]`` uint8, or None where that is not what was drawn."""
+    """``[H, W, 3]`` uint8, or None if something else was drawn."""
     is_frame = isinstance(drawn, np.ndarray) and drawn.dtype == np.uint8 and drawn.ndim == 3
     return drawn if is_frame and drawn.shape[2] == 3 and drawn.size else None
 

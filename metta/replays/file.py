@@ -40,7 +40,7 @@ MAX_FILE_BYTES = 2**30
 _METADATA = "replay"
 _LEFTOVER = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{32}")
 _LEFTOVER_SECONDS = 3600.0
-"""Younger files may be those of somebody who is still writing."""
+"""Another process may still be writing younger files."""
 _MAX_NAME = 80
 _TRACK_KEYS = {"dtype", "shape", "num_frames"}
 
@@ -48,7 +48,7 @@ _TRACK_KEYS = {"dtype", "shape", "num_frames"}
 def replay_name(epoch: int, simulation: str, *, is_taken: bool = False) -> str:
     """What a file is called: ``epoch_000120-training-CartPole-v1.replay``.
 
-    Names that would lose something, and those that are `is_taken`, get a digest of the simulation's.
+    Names that would lose characters, and those that are `is_taken`, get a digest of the simulation's name.
     """
     joined = simulation.replace("/", "-") or "episode"
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", joined)[:_MAX_NAME]
@@ -62,7 +62,7 @@ def save_replay(path: str | os.PathLike[str], replay: Replay) -> Path:
 
         save_replay("first.replay", record_episode(policy, "CartPole-v1"))
 
-    `UnsafeFileError` where it is larger than what `load_replay` reads.
+    `UnsafeFileError` if it is larger than what `load_replay` reads.
     """
     _refuse_large(path, sum(len(track.content) for track in replay.tracks.values()))
     about = {
@@ -83,8 +83,8 @@ def save_replay(path: str | os.PathLike[str], replay: Replay) -> Path:
 def load_replay(path: str | os.PathLike[str]) -> Replay:
     """A replay from a file; its states are decompressed when they are looked at, one at a time.
 
-    `UnsafeFileError` where the file is none, or announces more than it can hold. Tracks that are damaged
-    are noticed when they are played.
+    `UnsafeFileError` if the file is not a replay, or announces more than it can hold. Damaged tracks
+    are found when they are played.
     """
     with open_tensors(path) as opened:
         about = _describe(path, opened.announced)
@@ -118,7 +118,7 @@ def list_replays(folder: str | os.PathLike[str]) -> list[tuple[Path, ReplayInfo]
             continue
         try:
             found.append((path, read_replay_info(path, follow_symlink=False)))
-        except UnsafeFileError:  # whoever names it is told why
+        except UnsafeFileError:  # loading it by name reports why
             continue
     return sorted(found, key=lambda one: (one[1].epoch or 0, one[0].name))
 
@@ -126,7 +126,7 @@ def list_replays(folder: str | os.PathLike[str]) -> list[tuple[Path, ReplayInfo]
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
     """Remove what was being written to a folder when its process was killed, an hour ago or longer.
 
-    What cannot be removed stays; links and folders are nobody's leftovers.
+    What cannot be removed stays; links and folders are never removed.
     """
     place = Path(folder)
     with contextlib.suppress(OSError):  # there may be no such folder yet
@@ -169,7 +169,7 @@ def _describe(path: str | os.PathLike[str], announced: TensorFile) -> dict[str, 
     if not isinstance(tracks, dict) or not all(isinstance(one, dict) for one in tracks.values()):
         raise _not_ours(path, "its tracks are not described")
     if any(place.dtype != "U8" or len(place.shape) != 1 for place in announced.places.values()):
-        raise _not_ours(path, "its tracks are no bytes")
+        raise _not_ours(path, "its tracks are not bytes")
     return about
 
 
@@ -181,6 +181,6 @@ def _track(described: Mapping[str, Any], content: bytes) -> Track:
 
 def _not_ours(path: str | os.PathLike[str], why: str) -> UnsafeFileError:
     return UnsafeFileError(
-        f"{os.fspath(path)!r} is no replay, or is damaged: {why}; replays are written by evaluations with "
-        "replay_interval, and by save_replay"
+        f"{os.fspath(path)!r} is not a replay, or is damaged: {why}; replays are written by evaluations "
+        "with replay_interval, and by save_replay"
     )

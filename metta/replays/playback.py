@@ -14,22 +14,22 @@ from metta.untrusted.text import printable, printable_lines
 __all__ = ["caption_of", "half_blocks", "image_of", "shown_text", "text_of"]
 
 _STYLE = re.compile(r"\x1b\[[0-9;]{0,20}m")
-"""Colours and the like: all that a terminal may be told by a text out of a file."""
+"""Colours and styles: the only control sequences of a file's text that reach a terminal."""
 _PIECES = re.compile(rf"({_STYLE.pattern})")
 _MAX_NUMBERS = 16
 _MAX_AGENTS = 16
 _MAX_SCALE = 64
 _MAX_IMAGE_BYTES = 256 * 2**20
 _MAX_ROWS = 2000
-"""Of pixels in a terminal: an image that is one pixel wide must not become millions of lines."""
+"""Limit on pixels in a terminal: an image one pixel wide must not become millions of lines."""
 _CELL_PIXELS = 8
 _END = "\x1b[0m"
 
 
 def text_of(replay: Replay, moment: int, *, color: bool = True, width: int = 80) -> str:
-    """One moment as lines of text; images become blocks of up to `width` signs in a line.
+    """One moment as lines of text; images become blocks of up to `width` characters in a line.
 
-    Control characters of texts out of a file are shown as codes, but for colours.
+    Control characters in texts from a file are shown as codes, except colours.
     """
     draw: Callable[[], str] = {
         "grid": lambda: draw_text(replay.world(moment), color=color),
@@ -46,7 +46,7 @@ def caption_of(replay: Replay, moment: int, totals: np.ndarray) -> str:
     if moment > 0:
         actions = replay.actions(moment - 1)[:_MAX_AGENTS]
         line += f"  actions {_brief(actions)}  rewards {_brief(replay.rewards(moment - 1))}"
-    mine = totals[np.array(replay.info.judged, bool)]
+    mine = totals[np.array(replay.info.evaluated, bool)]
     return f"{line}  return {mine.mean() if len(mine) else 0.0:.3g}"
 
 
@@ -78,7 +78,7 @@ def image_of(replay: Replay, moment: int, *, scale: int | None = None) -> np.nda
 
 
 def half_blocks(image: np.ndarray, width: int) -> str:
-    """An image ``[H, W, 3]`` uint8 in signs whose upper and lower halves have colours of their own."""
+    """An image ``[H, W, 3]`` uint8 as characters whose upper and lower halves have separate colours."""
     columns = max(1, min(width, image.shape[1]))
     rows = max(2, round(image.shape[0] * columns / image.shape[1]))
     rows = min(rows + rows % 2, _MAX_ROWS)

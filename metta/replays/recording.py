@@ -15,7 +15,7 @@ from metta.errors import PolicyError
 from metta.replays.capture import MAX_STEPS, Scene, open_scene
 from metta.replays.replay import Ending, Replay, ReplayInfo
 from metta.secrets import scrub_all
-from metta.sim.players import judged_agents
+from metta.sim.players import evaluated_agents
 from metta.sim.simulation import run_episodes
 from metta.sim.suite import unfit_spaces
 from metta.train.run_config import EvaluationConfig
@@ -24,7 +24,7 @@ __all__ = ["record_episode"]
 
 _DEFAULTS = EvaluationConfig()
 _MAX_BYTES = 256 * 2**20
-"""Of all tracks, compressed; the step that reaches it is the last one of a recording."""
+"""Limit on all tracks, compressed; the step that reaches it is the last one of a recording."""
 
 
 def record_episode(  # noqa: PLR0913  # what is played, then how: by name
@@ -39,7 +39,7 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
     max_steps: int = _DEFAULTS.replay_max_steps,
     **about: Any,
 ) -> Replay:
-    """Play one episode in an environment of its own and keep every state of it, the last one too.
+    """Play one episode in a separate environment and keep every state of it, the last one too.
 
         replay = record_episode(policy, "CartPole-v1", seed=1)
 
@@ -47,8 +47,8 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
     plays with the same `seed`, however many environments it has; so it is that episode, unless a policy's
     numbers are rounded otherwise in a larger batch, or the environment is random beyond its seed. `task`
     is an id, a factory or a `Task`. After `max_steps`, `max_seconds` or 256 MiB of compressed states the
-    rest is cut off, and the info says so. `about` are further fields of `ReplayInfo`, e.g. simulation and
-    epoch. `PolicyError` where the policy does not fit. The process's generators are left as they were.
+    rest is cut off, and the info records that. `about`: further fields of `ReplayInfo`, such as simulation
+    and epoch. `PolicyError` if the policy does not fit. The process's generators are left as they were.
     """
     wanted = task if isinstance(task, Task) else Task(task)
     with global_generators_kept(), open_scene(wanted) as scene:
@@ -56,8 +56,8 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
         if reason:
             raise PolicyError(f"the policy cannot play {wanted.name!r}: {reason}")
         num_agents = agents_per_env(scene.vec_env)
-        judged = judged_agents(num_agents, policy_agents_pct, has_npc=npc_policy is not None)
-        story = _Story(scene, num_agents, min(max_steps, MAX_STEPS))
+        evaluated = evaluated_agents(num_agents, policy_agents_pct, has_npc=npc_policy is not None)
+        story = _StepRecorder(scene, num_agents, min(max_steps, MAX_STEPS))
         scene.begin(seed)
         with contextlib.suppress(_Enough):
             run_episodes(
@@ -83,7 +83,7 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
             num_steps=story.num_steps,
             ended=story.ended,
             returns=tuple(story.returns.tolist()),
-            judged=tuple(judged.tolist()),
+            evaluated=tuple(evaluated.tolist()),
             **about,
         )
         return Replay(info, scene.recorder.finish())
@@ -93,8 +93,8 @@ class _Enough(Exception):  # noqa: N818  # nothing went wrong
     """The recording is as long as it may be."""
 
 
-class _Story:
-    """Observes a simulation of one environment: what was done, and what it brought."""
+class _StepRecorder:
+    """Observes a simulation of one environment: actions, rewards and states."""
 
     def __init__(self, scene: Scene, num_agents: int, max_steps: int) -> None:
         self._scene, self._max_steps = scene, max_steps
@@ -105,8 +105,8 @@ class _Story:
     def __call__(
         self, rows: slice, before: ObsArrays, actions: np.ndarray, result: StepResult
     ) -> None:
-        """Take in one step."""
-        del rows, before  # there is one environment, and the scene looks at it
+        """Record one step."""
+        del rows, before  # there is one environment, and the scene records it
         self.num_steps += 1
         self._scene.after_step(actions)
         recorder = self._scene.recorder
@@ -122,7 +122,7 @@ class _Story:
 
 
 def _plain(kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Arguments as JSON gives them back, without secrets; None where they are more than plain data."""
+    """Arguments as JSON returns them, without secrets; None if they are not plain data."""
     try:
         plain: dict[str, Any] = json.loads(json.dumps(scrub_all(kwargs), allow_nan=False))
     except (TypeError, ValueError, RecursionError):

@@ -18,7 +18,7 @@ __all__ = ["MAX_TEXT_BYTES", "Ending", "Kind", "Replay", "ReplayInfo"]
 Kind = Literal["grid", "frames", "text", "observations"]
 """What was seen of an episode: grid worlds, images, texts, or what the agents observed."""
 Ending = Literal["terminated", "truncated", "cut"]
-"""How an episode came to its end; `cut`: the recording ended before it."""
+"""How an episode ended; `cut`: the recording ended before it."""
 
 _STATES = {
     "grid": ("cells", "agents", "cargo", "keys"),
@@ -30,7 +30,7 @@ _OBSERVATIONS = "observations/"
 MAX_TEXT_BYTES = 2**20
 """Of one moment; drawing takes many times as much."""
 _MAX_BYTES = 4 * MAX_FRAME_BYTES
-"""Of one moment, over all tracks: what playing keeps in memory."""
+"""Limit on one moment over all tracks: what playback keeps in memory."""
 _MAX_SIDE = 128
 """Of a grid world, in cells; `GridWorldConfig` has up to 64."""
 _MAX_AGENTS = 100_000
@@ -51,15 +51,15 @@ class ReplayInfo:
     """Actions taken; there is one state more."""
     ended: Ending
     returns: tuple[float, ...]
-    """Rewards in all, by agent."""
-    judged: tuple[bool, ...]
-    """Whom the policy played; the others were played by another one."""
+    """Total reward of each agent."""
+    evaluated: tuple[bool, ...]
+    """The agents that the policy played; another policy played the others."""
     seed: int
-    """That the environment was reset with."""
+    """The seed that the environment was reset with."""
     env_id: str | None = None
-    """None: an environment of one's own."""
+    """None: the environment was passed in as an object, not by id."""
     env_kwargs: dict[str, Any] | None = None
-    """None where they cannot be written down."""
+    """None if they are not plain data."""
     fps: float | None = None
     """Steps per second that the environment would be shown at."""
     simulation: str = ""
@@ -70,18 +70,18 @@ class ReplayInfo:
 
     @property
     def mean_return(self) -> float:
-        """Mean over those whom the policy played."""
-        mine = [total for total, own in zip(self.returns, self.judged, strict=True) if own]
+        """Mean over the agents that the policy played."""
+        mine = [total for total, own in zip(self.returns, self.evaluated, strict=True) if own]
         return sum(mine) / max(len(mine), 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         data = dataclasses.asdict(self)
-        return {**data, "returns": list(self.returns), "judged": list(self.judged)}
+        return {**data, "returns": list(self.returns), "evaluated": list(self.evaluated)}
 
     @classmethod
     def from_dict(cls, data: Any) -> "ReplayInfo":
-        """What `to_dict` gave; `UnsafeFileError` where it is something else."""
+        """Rebuild what `to_dict` returned; `UnsafeFileError` for anything else."""
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(data, dict) or data.keys() != names:
             found = sorted(data)[:20] if isinstance(data, dict) else type(data).__name__
@@ -91,7 +91,8 @@ class ReplayInfo:
         problem = _problem_of(data)
         if problem:
             raise UnsafeFileError(f"the description of the replay is damaged: {problem}")
-        lists = {"returns": tuple(map(float, data["returns"])), "judged": tuple(data["judged"])}
+        returns = tuple(map(float, data["returns"]))
+        lists = {"returns": returns, "evaluated": tuple(data["evaluated"])}
         return cls(**{**data, **lists})
 
 
@@ -101,11 +102,11 @@ def _problem_of(data: Mapping[str, Any]) -> str:
     for name in _TEXTS:
         is_text = isinstance(data[name], str) or (data[name] is None and name in _MAY_MISS)
         if not is_text:
-            return f"{name}={data[name]!r:.80} is no text"
+            return f"{name}={data[name]!r:.80} is not a text"
     for name in _COUNTS:
         is_count = type(data[name]) is int and 0 <= data[name] < 2**63
         if not is_count and not (data[name] is None and name in _MAY_MISS):
-            return f"{name}={data[name]!r:.80} is no count"
+            return f"{name}={data[name]!r:.80} is not a count"
     return _problem_of_lists(data)
 
 
@@ -113,14 +114,14 @@ def _problem_of_lists(data: Mapping[str, Any]) -> str:
     agents, fps, kwargs = data["num_agents"], data["fps"], data["env_kwargs"]
     if not 1 <= agents <= _MAX_AGENTS or data["num_steps"] < 1:
         return f"{agents} agents and {data['num_steps']} steps"
-    for name, is_one in (("returns", _is_number), ("judged", _is_boolean)):
+    for name, is_one in (("returns", _is_number), ("evaluated", _is_boolean)):
         found = data[name]
         if not isinstance(found, list) or len(found) != agents or not all(map(is_one, found)):
-            return f"{name} has not one entry for each of {agents} agents"
+            return f"{name} needs one entry for each of {agents} agents"
     if kwargs is not None and not isinstance(kwargs, dict):
-        return "env_kwargs is no mapping"
+        return "env_kwargs is not a mapping"
     if fps is not None and not (_is_number(fps) and 0 < fps < 10_000):
-        return f"fps={fps!r:.80} is no rate"
+        return f"fps={fps!r:.80} is not a rate"
     return ""
 
 
@@ -162,7 +163,7 @@ class Replay:
 
     @property
     def num_moments(self) -> int:
-        """States, the first and the last among them."""
+        """Number of states, including the first and the last."""
         return self.info.num_steps + 1
 
     @property
@@ -172,15 +173,15 @@ class Replay:
         return [name.removeprefix(_OBSERVATIONS) for name in names]
 
     def actions(self, step: int) -> np.ndarray:
-        """``[A, ...]`` what every agent did from moment `step` on."""
+        """``[A, ...]`` actions taken at moment `step`."""
         return self._at("actions", step)
 
     def rewards(self, step: int) -> np.ndarray:
-        """``[A]`` float32, what it brought."""
+        """``[A]`` float32 rewards of that step."""
         return self._at("rewards", step)
 
     def valid(self, step: int) -> np.ndarray:
-        """``[A]`` bool, who was there to act."""
+        """``[A]`` bool: the agents that acted."""
         return self._at("valid", step)
 
     def world(self, moment: int) -> WorldView:
@@ -191,7 +192,7 @@ class Replay:
             or (agents < 0).any()
             or (agents >= cells.shape).any()
         ):
-            raise UnsafeFileError(f"moment {moment} of the replay is no grid world; it is damaged")
+            raise UnsafeFileError(f"moment {moment} of the replay is damaged: not a grid world")
         return WorldView(cells, agents, cargo, keys, step=moment, task=0)
 
     def frame(self, moment: int) -> np.ndarray:
@@ -199,7 +200,7 @@ class Replay:
         return self._at("frames", moment)
 
     def text(self, moment: int) -> str:
-        """What the environment said, as it said it: of a stranger's file it may steer a terminal."""
+        """The environment's text, unchanged: an untrusted file may hold terminal control sequences."""
         written = self._at("text", moment).tobytes().rstrip(b"\0")
         return written.decode("utf-8", "replace")
 

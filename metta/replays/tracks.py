@@ -20,7 +20,7 @@ from metta.errors import UnsafeFileError
 __all__ = ["MAX_FRAME_BYTES", "Track", "TrackEncoder", "TrackReader", "TrackRecorder"]
 
 MAX_FRAME_BYTES = 64 * 2**20
-"""Of one array; larger ones are neither written nor read."""
+"""Limit on one array; larger ones are neither written nor read."""
 MAX_FRAMES = 1_000_001
 _DTYPES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -28,7 +28,7 @@ _DTYPES = (
 )  # fmt: skip
 _MAX_DIMENSIONS = 8
 _MAX_DEFLATED = 1032
-"""Bytes that one byte of a gzip stream can stand for, at most."""
+"""Bytes that one byte of a gzip stream can expand to, at most."""
 _LEVEL = 6
 
 
@@ -36,7 +36,7 @@ _LEVEL = 6
 class Track:
     """An array at every moment of an episode; `TrackReader` plays it.
 
-    Numbers that cannot be, as a file may have them, are an `UnsafeFileError`.
+    Impossible sizes, which a file may hold, raise `UnsafeFileError`.
     """
 
     dtype: str
@@ -50,7 +50,7 @@ class Track:
     def __post_init__(self) -> None:
         problem = _problem_of(self)
         if problem:
-            raise UnsafeFileError(f"there is no such track: {problem}")
+            raise UnsafeFileError(f"a track is damaged: {problem}")
 
     @property
     def frame_bytes(self) -> int:
@@ -62,20 +62,20 @@ class Track:
         return {"dtype": self.dtype, "shape": list(self.shape), "num_frames": self.num_frames}
 
     def frames(self) -> Iterator[np.ndarray]:
-        """Every array in order, each in memory of its own."""
+        """Every array in order, each a copy."""
         reader = TrackReader(self)
         for index in range(self.num_frames):
             yield reader.at(index).copy()
 
 
 def _problem_of(track: Track) -> str:
-    """Why the numbers of a track cannot be; nothing is allocated for finding out."""
+    """Why the sizes of a track are impossible; checks without allocating."""
     if any(type(count) is not int or count < 0 for count in (track.num_frames, *track.shape)):
         return "sizes must be whole numbers"
     if track.dtype not in _DTYPES:
         return f"its type is {track.dtype!r:.80}; known are {', '.join(_DTYPES)}"
     if len(track.shape) > _MAX_DIMENSIONS or not 1 <= track.num_frames <= MAX_FRAMES:
-        return f"{track.num_frames} arrays of {len(track.shape)} dimensions are not what is read"
+        return f"{track.num_frames} arrays of {len(track.shape)} dimensions are not supported"
     # a size of 0 must not hide others that are too large
     entries = math.prod(max(size, 1) for size in track.shape)
     if entries * np.dtype(track.dtype).itemsize > MAX_FRAME_BYTES:
@@ -84,12 +84,12 @@ def _problem_of(track: Track) -> str:
         )
     size = track.frame_bytes * track.num_frames
     if size > _MAX_DEFLATED * len(track.content):
-        return f"{len(track.content)} compressed bytes cannot stand for {size}"
+        return f"{len(track.content)} compressed bytes cannot expand to {size}"
     return ""
 
 
 class TrackEncoder:
-    """Takes arrays in, one per moment, and keeps their differences only.
+    """Takes one array per moment and keeps only their differences.
 
     encoder = TrackEncoder(np.uint8, (210, 160, 3))
     for frame in frames:
@@ -111,7 +111,7 @@ class TrackEncoder:
 
     @property
     def compressed_bytes(self) -> int:
-        """Size so far, but for what is not compressed yet."""
+        """Size so far, without what is not compressed yet."""
         return self._content.tell()
 
     def append(self, array: np.ndarray) -> None:
@@ -121,7 +121,7 @@ class TrackEncoder:
                 f"a track of {list(self.shape)} {self.dtype} got an array of {list(array.shape)} "
                 f"{array.dtype}; what is recorded must keep its shape"
             )
-        # in memory of its own
+        # a copy
         now = np.array(array, self.dtype.newbyteorder("<"), order="C").reshape(-1).view(np.uint8)
         self._stream.write((now ^ self._last).data)
         self._last = now
@@ -130,7 +130,7 @@ class TrackEncoder:
     def finish(self) -> Track:
         """The track; nothing may be appended afterwards."""
         if self.num_frames == 0:
-            raise UnsafeFileError("nothing was recorded, so that there is no track to keep")
+            raise UnsafeFileError("nothing was recorded, so there is no track to keep")
         self._stream.close()
         return Track(self.dtype.name, self.shape, self.num_frames, self._content.getvalue())
 
@@ -183,7 +183,7 @@ class TrackReader:
         reader = TrackReader(track)
         reader.at(12)          # an array that is valid until the next call, and not writable
 
-    Memory is that of a few arrays, however long the track is. Damage is an `UnsafeFileError`.
+    It keeps a few arrays in memory, however long the track is. Damage raises `UnsafeFileError`.
     """
 
     def __init__(self, track: Track) -> None:
@@ -211,7 +211,7 @@ class TrackReader:
     def _step(self) -> None:
         self._bytes ^= np.frombuffer(self._read(self.track.frame_bytes), np.uint8)
         if self.track.dtype == "bool" and bool((self._bytes > 1).any()):
-            raise UnsafeFileError("a track of booleans holds bytes that are none; it is damaged")
+            raise UnsafeFileError("a track is damaged: it holds booleans other than 0 and 1")
         self._index += 1
         if self._index == self.track.num_frames - 1 and self._read(1, or_end=True):
             raise UnsafeFileError("a track is longer than its steps; it is damaged")

@@ -18,7 +18,7 @@ __all__ = ["ENDINGS", "captioned_texts", "export_replay"]
 
 ENDINGS = (".mp4", ".gif", ".txt")
 _FPS = 10.0
-_MAX_SAID = 2000
+_MAX_ERROR_BYTES = 2000
 _TEXT_WIDTH = 80
 
 
@@ -30,11 +30,11 @@ def export_replay(
     scale: int | None = None,
     moments: range | None = None,
 ) -> Path:
-    """Write a replay as ``.mp4`` or ``.gif`` (extra `video`), or as ``.txt``; the ending says which.
+    """Write a replay as ``.mp4`` or ``.gif`` (extra `video`), or as ``.txt``; the file's ending decides.
 
         export_replay(load_replay("first.replay"), "first.gif", fps=8)
 
-    `fps` moments are shown in a second; None: as many as the environment says, or 10. `scale` is that of
+    `fps` moments are shown in a second; None: the environment's rate, or 10. `scale` is that of
     `image_of`. The file appears as a whole or not at all.
     """
     target = Path(path)
@@ -43,7 +43,7 @@ def export_replay(
     if not 0.01 <= rate <= 1000:
         raise ConfigError(f"fps={fps}; give 0.01 to 1000 moments per second")
     if not shown:
-        raise ConfigError("no moment of the replay is left to write; choose others")
+        raise ConfigError("no moments of the replay were chosen; choose at least one")
     match target.suffix.lower():
         case ".mp4":
             return atomic_write(target, lambda file: _write_mp4(file, replay, shown, rate, scale))
@@ -51,12 +51,12 @@ def export_replay(
             return atomic_write(target, lambda file: _write_gif(file, replay, shown, rate, scale))
         case ".txt":
             return atomic_write(target, lambda file: _write_text(file, replay, shown))
-    raise ConfigError(f"{str(target)!r} must end in {', '.join(ENDINGS)}, which says what to write")
+    raise ConfigError(f"{str(target)!r} must end in {', '.join(ENDINGS)}; rename it")
 
 
 def _write_text(file: Path, replay: Replay, moments: range) -> None:
     if replay.info.kind == "frames":
-        raise ConfigError("a replay of images is no text; write it as .mp4 or .gif")
+        raise ConfigError("a replay of images cannot be written as text; write it as .mp4 or .gif")
     with file.open("w", encoding="utf-8") as stream:
         for caption, text in captioned_texts(replay, moments, color=False):
             stream.write(f"--- {caption}\n{text}\n")
@@ -86,8 +86,8 @@ def _write_mp4(file: Path, replay: Replay, moments: range, fps: float, scale: in
     taken = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{first.shape[1]}x{first.shape[0]}"]
     made = ["-an", "-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p", "-f", "mp4"]
     command = [get_ffmpeg_exe(), "-y", "-loglevel", "error", *taken, "-r", f"{fps:g}", "-i", "-"]
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen([*command, *made, str(file)], stdin=subprocess.PIPE, stderr=said)
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen([*command, *made, str(file)], stdin=subprocess.PIPE, stderr=log)
         # outside: leaving the process writes what is still buffered, and fails again
         with contextlib.suppress(BrokenPipeError), process:
             assert process.stdin is not None
@@ -95,8 +95,8 @@ def _write_mp4(file: Path, replay: Replay, moments: range, fps: float, scale: in
                 process.stdin.write(_even(image_of(replay, moment, scale=scale)).tobytes())
             process.stdin.close()
         if process.returncode:
-            said.seek(0)
-            text = said.read(_MAX_SAID).decode("utf-8", "replace").strip()
+            log.seek(0)
+            text = log.read(_MAX_ERROR_BYTES).decode("utf-8", "replace").strip()
             raise EnvError(f"ffmpeg could not write the video: {text}; try another scale, or .gif")
 
 
@@ -112,7 +112,7 @@ def _write_gif(file: Path, replay: Replay, moments: range, fps: float, scale: in
         from PIL import Image
     except ImportError:
         raise MissingExtraError("pillow", "video", "writing gif files") from None
-    # Pillow gives each image the colours that suit it, exactly where they are no more than 256
+    # Pillow picks a palette for each image; up to 256 colours are kept exactly
     images = (Image.fromarray(image_of(replay, moment, scale=scale)) for moment in moments)
     first = next(images)
     # times of a gif are hundredths of a second, and viewers slow down below two of them

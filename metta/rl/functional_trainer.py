@@ -87,7 +87,7 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
 
 
 def restore_with_warning(saving: RunSaver, parts: TrainingComponents) -> None:
-    """A store that is used again may be meant or not: the caller is told which weights count."""
+    """Reusing a store may be intended or not: warn the caller which weights count."""
     if saving.restore(parts.registry):
         total = parts.config.total_timesteps
         text = saving.checkpointer.describe_resume(parts.state, total)
@@ -157,7 +157,7 @@ def maybe_save_policy(  # noqa: PLR0913  # each piece of state that it uses, and
     *,
     interval: int = 1,
 ) -> PolicyRecord | None:
-    """For loops of your own: save the policy in every `interval`-th epoch, and remember the record.
+    """For custom loops: save the policy in every `interval`-th epoch, and remember the record.
 
     Returns the record, or None where nothing was due. The score goes with it, and the time it took to
     the timer ``save_policy``.

@@ -58,7 +58,7 @@ def run_epoch(
     *,
     total_timesteps: int,
 ) -> dict[str, float]:
-    """THE epoch: collect, learn, count and tell the hooks; all interfaces run their epochs here.
+    """THE epoch: collect, learn, count and call the hooks; all interfaces run their epochs here.
 
     Returns the update's means and ``episode_return`` (of the last 100 episodes).
     """
@@ -135,7 +135,7 @@ def run_training(
     parts, and training then runs with the threads of their plan. A metric that an epoch did not report is
     NaN there, so all lists are equally long; they grow by about half a kilobyte in each epoch, and without
     `keep_history` they are empty. The function `on_epoch_end` is called after the hooks, and its
-    exceptions are its caller's. Hooks are told of the end, of a failure, and are closed, whatever happens.
+    exceptions reach its caller. Hooks are called at the end or on a failure, and are closed in any case.
     """
     if hooks is None:
         hooks = HookRegistry(state) if parts is None else parts.hooks
@@ -162,7 +162,7 @@ def run_training(
 
 @contextmanager
 def _opened(hooks: HookRegistry) -> Iterator[None]:
-    """Hooks hear of a failure and are closed, whatever happens."""
+    """Report a failure to hooks, and close them in any case."""
     hooks.open()
     failure: BaseException | None = None
     try:
@@ -200,7 +200,7 @@ def _epochs(
         before, epoch = state.agent_step, state.epoch
         hooks.fire("on_epoch_start")
         state.metrics = run_one(state)
-        state.epoch = epoch + 1  # whatever an epoch function of one's own did about it
+        state.epoch = epoch + 1  # whatever a user's epoch function did with it
         num_idle = 0 if state.agent_step > before else num_idle + 1
         if num_idle >= _MAX_IDLE_EPOCHS:
             raise RolloutError(
@@ -223,7 +223,7 @@ def _append(history: dict[str, list[float]], row: dict[str, float]) -> None:
 
 
 def _close_report(state: TrainerState, parts: TrainingComponents, *, is_over: bool) -> None:
-    """Forget the statistics that a row of this epoch reports, if it has one, whoever listens.
+    """Clear the statistics that a row of this epoch reports, if it has one, with or without hooks.
 
     A run that a signal stops will be resumed: its next row is that of the whole interval.
     """
@@ -235,7 +235,7 @@ def _close_report(state: TrainerState, parts: TrainingComponents, *, is_over: bo
 
 
 def save_requested(state: TrainerState, hooks: HookRegistry) -> None:
-    """Take and write the checkpoints that were asked for, now that every hook has heard of the epoch."""
+    """Take and write the checkpoints that were asked for, now that every hook has received the epoch."""
     requests = state.checkpoint_requests.copy()
     state.checkpoint_requests.clear()
     registry = hooks.registry

@@ -53,7 +53,7 @@ from metta.versions import library_versions
 __all__ = ["PPOTrainer"]
 
 _SILENT_STEPS = 10_000
-"""Agent steps after which a run without any ended episode is worth a warning."""
+"""Agent steps after which a run without any ended episode warns."""
 
 
 class PPOTrainer:
@@ -70,7 +70,7 @@ class PPOTrainer:
     Settings go by any usual name (``learning_rate``, ``n_epochs``, ``clip_range``, ...); their defaults
     are those of `TrainingConfig`. Subclasses may override either phase and add columns to the data.
 
-    With a `checkpoint_dir`, `train` saves there at intervals, and a new trainer takes up the newest
+    With a `checkpoint_dir`, `train` saves there at intervals, and a new trainer resumes the newest
     checkpoint of a run with the same settings: a script that was stopped is simply run again, and resumes
     to the bit. `allow_inexact` lets it do so under other libraries or threads.
     """
@@ -130,7 +130,7 @@ class PPOTrainer:
         self.components, self.env = parts, parts.vecenv
         self.collector, self.ppo, self.optimizer = parts.collector, parts.ppo, parts.optimizer
         self.custom_losses, self.state = parts.custom_losses, parts.state
-        self.registry, self._say = parts.registry, announcer(trainer)
+        self.registry, self._announce = parts.registry, announcer(trainer)
         self._steps_collected, self._calls_to_skip, self._continues_call = 0, 0, False
         self._rollout_stats: dict[str, list[float]] = {}
         self._architecture = self.policy.architecture_hash()
@@ -143,7 +143,7 @@ class PPOTrainer:
     def collect_rollouts(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """A rollout of `n_steps` per environment (default: the configured horizon), learning nothing.
 
-        Episodes run on from call to call, so a rollout that is thrown away still moves the run on.
+        Episodes continue from call to call, so a rollout that is discarded still advances the run.
 
         Tensors are ``[T, N, ...]`` and belong to the caller: ``observations`` (one column per leaf for
         nested spaces), ``actions, rewards, terminated, truncated, valid, episode_starts, values,
@@ -199,7 +199,7 @@ class PPOTrainer:
         Returns every metric as a list with one entry per epoch, among them ``agent_step`` and
         ``episode_return`` (mean of the last 100 episodes; NaN before the first ends). `hooks` observe
         this call and are closed at its end; `on_epoch_end` is called with the state and the epoch's
-        metrics. A trainer that took up a checkpoint continues with the call that was interrupted, and
+        metrics. A trainer that resumed a checkpoint continues with the call that was interrupted, and
         returns an empty history from those that were over.
         """
         total = self.config.trainer.total_timesteps if total_timesteps is None else total_timesteps
@@ -237,14 +237,14 @@ class PPOTrainer:
         return TrainingCheckpointer.from_config(folder, saving, run_id=self._run_id)
 
     def _continue_calls(self) -> None:
-        """The script that was interrupted runs again: which of its calls are over, which one continues?"""
+        """An interrupted script runs again: find which of its calls are over, and which one continues."""
         state = self.state
         self._continues_call = state.train_call > 0 and not state.call_was_stopped
         self._calls_to_skip = state.train_call - int(self._continues_call)
-        self._say(f"resumes at epoch {state.epoch} ({state.agent_step:,} steps)")
+        self._announce(f"resumes at epoch {state.epoch} ({state.agent_step:,} steps)")
 
     def _checkpoints_locked(self) -> AbstractContextManager[object]:
-        """Nobody else may save and tidy up in the same folder."""
+        """Only one trainer may save and prune in the same folder."""
         if self.checkpointer is None:
             return nullcontext()
         return RunDirectory(self.checkpointer.checkpoint_dir).lock()
@@ -264,7 +264,7 @@ class PPOTrainer:
     def save(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Commit a checkpoint of everything to `folder` (default: `checkpoint_dir`); returns its path.
 
-        `load` takes it back, here or in another process; `PolicyStore` finds the policy in it.
+        `load` restores it, here or in another process; `PolicyStore` finds the policy in it.
         """
         checkpointer = self.checkpointer if folder is None else self._checkpointer(folder)
         if checkpointer is None:
@@ -298,7 +298,7 @@ class PPOTrainer:
         self._calls_to_skip, self._continues_call = 0, False
 
     def _next_rollout(self) -> Collected:
-        """What the loop learns from, collected by a phase that a subclass may have made its own."""
+        """What the loop learns from, collected by a phase that a subclass may have overridden."""
         self._steps_collected, self._rollout_stats = 0, {}
         horizon = self.config.trainer.rollout.horizon
         phases = (
@@ -310,13 +310,13 @@ class PPOTrainer:
         if is_own or horizon != self.collector.experience.horizon:
             data = self.collect_rollouts(horizon)
         else:
-            data = self._collect()  # nobody keeps it, so it need not be copied
+            data = self._collect()  # it is not kept, so it need not be copied
         # a subclass that collects in its own way counts what it hands to learn()
         num_steps = self._steps_collected or num_valid(data)
         return Collected(self._rollout_stats, num_steps, self.collector.experience, data)
 
     def _nothing_left(self) -> dict[str, list[float]]:
-        self._say("this call of train() was completed before: nothing is left to do in it")
+        self._announce("this call of train() was completed before: it has nothing to do")
         return {}
 
     def _warn_when_silent(self) -> None:
@@ -335,7 +335,7 @@ class PPOTrainer:
 
     @property
     def device(self) -> torch.device:
-        """Where the policy lives."""
+        """The device of the policy."""
         return self.policy.device
 
     @property

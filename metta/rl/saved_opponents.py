@@ -8,7 +8,7 @@ from metta.train.train_config import TrainerConfig
 __all__ = ["load_opponents"]
 
 _RUNS = "runs"
-"""Below which runs are that opponents come from, such as ``first:best``."""
+"""Folder of the runs that opponents come from, such as ``first:best``."""
 
 
 def load_opponents(config: TrainerConfig, vecenv: VecEnv) -> list[Policy]:

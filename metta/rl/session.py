@@ -97,16 +97,16 @@ class RunSession:
     """Lock, configuration files, services and hooks of a run directory.
 
         session = RunSession("runs/first")
-        session.open()                                  # refused while another trainer is at work
+        session.open()                                  # refused while another trainer uses it
         session.attach(components, config, curriculum)  # restores, writes config.yaml, adds the hooks
         session.close()
 
     `checkpoint_dir` (and likewise the other folders) replaces the usual place below the run directory;
     `wandb_config` replaces the configured one; a `wandb_run` or `stats_client` that is given is used and
-    stays open. `provenance` is stored beside the configuration: who set each value. A run is taken up only
+    stays open. `provenance` is stored beside the configuration: who set each value. A run is resumed only
     under the conditions that it was saved under (libraries, threads, device), unless `allow_inexact`.
     `changes` names the settings that this call asks for, where all others were read from the run's
-    ``config.yaml``, which must then say what the checkpoint says; None: all are asked for by this call.
+    ``config.yaml``, which must then agree with the checkpoint; None: all are asked for by this call.
     """
 
     def __init__(  # noqa: PLR0913  # everything by name, most of it seldom
@@ -142,7 +142,7 @@ class RunSession:
 
     @property
     def paths_set(self) -> set[str]:
-        """Settings that somebody chose, also where the choice equals the default."""
+        """Settings that were chosen, also if the choice equals the default."""
         settings = (self.provenance or {}).get("settings", {})
         return {path for path, about in settings.items() if about["origin"] != str(DEFAULT)}
 
@@ -221,7 +221,7 @@ class RunSession:
             parts.hooks.add(hook)
 
     def _open_log(self, checkpoint: Checkpoint | None) -> EventLog:
-        """The event log, compared with what the checkpoint says of it."""
+        """The event log, compared with the checkpoint's record of it."""
         mark = None if checkpoint is None else LogMark.from_dict(read_log_mark(checkpoint.path))
         log = EventLog(self.directory.events_file, mark=mark)
         if checkpoint is not None and log.sequence == 0:
@@ -251,7 +251,7 @@ class RunSession:
     def _describe(
         self, parts: TrainingComponents, curriculum: Curriculum, config: TrainingConfig, run_id: str
     ) -> dict[str, Any]:
-        """What the settings do not say."""
+        """What the settings do not hold."""
         env, module = curriculum.task.env, parts.policy.module
         own_policy = not isinstance(module, ActorCritic | RecurrentActorCritic)
         stored = self.directory.about()
@@ -303,7 +303,7 @@ class RunSession:
         )
 
     def close(self, *, failed: bool = False) -> None:
-        """Close what was opened here and let others have the run; may be called more than once."""
+        """Close what was opened here and release the run; may be called more than once."""
         try:
             close_wandb_run(self._opened_wandb, exit_code=int(failed))
         finally:

@@ -59,8 +59,8 @@ def process_stats(
 ) -> dict[str, float]:
     """One row of metrics.
 
-    Rollout statistics are means over the episodes that wait in the tracker. `sections` are metrics
-    that go below a name of their own: ``{"monitor": {"rss_mib": 812.0}}`` gives ``monitor/rss_mib``.
+    Rollout statistics are means over the episodes in the tracker. `sections` are metrics
+    that go below a separate name: ``{"monitor": {"rss_mib": 812.0}}`` gives ``monitor/rss_mib``.
     """
     row = {
         "metric/agent_step": float(agent_step),
@@ -133,7 +133,7 @@ def experience_stats(experience: RolloutBuffer | Mapping[str, Tensor] | None) ->
 
 
 def compute_grad_stats(policy: nn.Module) -> dict[str, float]:
-    """Norm, mean and deviation of the gradients at hand, of all and of each layer.
+    """Norm, mean and deviation of the present gradients, of all and of each layer.
 
     After an update these are the gradients of its last minibatch: before clipping with `FlatAdam`,
     after it with optimizers of torch.
@@ -179,7 +179,7 @@ def _moments(parts: Iterable[tuple[int, float, float]]) -> dict[str, float]:
     squares, count = sum(norm**2 for norm in norms), sum(sizes)
     mean = sum(sums) / count
     variance = squares / count - mean**2
-    # NaN goes through: max() would turn it into zero
+    # NaN passes through: max() would turn it into zero
     std = 0.0 if variance < 0 else math.sqrt(variance)
     return {"norm": math.sqrt(squares), "mean": mean, "std": std}
 
@@ -204,7 +204,7 @@ def hyperparameters_of(config: Any) -> dict[str, float]:
 def log_training_progress(
     metrics: Mapping[str, float], *, agent_step: int, total_timesteps: int | None = None
 ) -> str:
-    """Say in one line how far training is, to the logger `metta`; returns the line."""
+    """Log in one line how far training is, to the logger `metta`; returns the line."""
     line = progress_line(metrics, agent_step, total_timesteps)
     _logger.info("%s", line)
     return line

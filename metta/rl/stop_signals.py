@@ -25,8 +25,8 @@ def stopping_on_signals(state: TrainerState) -> Iterator[StopSignals]:
 
     A second one interrupts at once: `KeyboardInterrupt` with its number.
 
-    Hooks find the signal in ``state.shared["stop_signal"]``. Outside the main thread, where Python has no
-    say over signals, nothing changes. A signal that the program ignores stays ignored.
+    Hooks find the signal in ``state.shared["stop_signal"]``. Outside the main thread, where Python cannot
+    handle signals, nothing changes. A signal that the program ignores stays ignored.
     """
     signals = StopSignals()
     state.shared.pop("stop_signal", None)

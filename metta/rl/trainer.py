@@ -32,7 +32,7 @@ def train(
     vectorization: Vectorization | None = None,
     **options: Any,
 ) -> TrainerState:
-    """Train in a run directory, or continue the run that is there; returns the state reached.
+    """Train in a run directory, or resume the run in it; returns the state reached.
 
         state = train("runs/first", small_fast_config())
 
@@ -54,8 +54,8 @@ class MettaTrainer:
         trainer = MettaTrainer(cfg, wandb_run, policy_store, sim_config, stats_client)
         trainer.train()
 
-    `cfg` is a configuration or a mapping of settings; `sim_config` says how to evaluate (None: not at
-    all); checkpoints go to `policy_store` where there is one. A store that holds a checkpoint of this run
+    `cfg` is a configuration or a mapping of settings; `sim_config` sets how to evaluate (None: not at
+    all); checkpoints go to `policy_store` if one is given. A store that holds a checkpoint of this run
     resumes it, with a warning; of other settings or another seed, it is refused.
     """
 

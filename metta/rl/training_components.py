@@ -64,7 +64,7 @@ class TrainingComponents:
     optimizer: torch.optim.Optimizer
     collector: RolloutCollector
     environments: EnvironmentState
-    """Where the environments of the collector stand."""
+    """The state of the collector's environments."""
     ppo: PPOOptimizer
     custom_losses: list[CustomLoss]
     conditions: RunConditions
@@ -75,7 +75,7 @@ class TrainingComponents:
 
     @property
     def plan(self) -> NumericsPlan:
-        """What decides the last bits; a resumed run takes over that of its checkpoint."""
+        """What decides the last bits; a resumed run uses that of its checkpoint."""
         return self.conditions.plan
 
     def use_state(self, state: TrainerState) -> None:
@@ -206,7 +206,7 @@ def announcer(config: TrainerConfig) -> Announce:
 def _with_opponents(
     config: TrainerConfig, policy: Policy, vecenv: VecEnv, fixed: Sequence[Policy]
 ) -> VecEnv:
-    """The environments without the agents that others play."""
+    """The environments without the agents that opponents play."""
     play = config.self_play
     if play.learner_share == 1.0:
         return vecenv
@@ -259,14 +259,14 @@ def resolve_batch(
     settings: Mapping[str, Any],
     env_kwargs: dict[str, Any] | None = None,
 ) -> tuple[TrainingConfig, BatchPlan]:
-    """Sizes that nobody set, chosen for this machine and the observations of `env`.
+    """Sizes that were not set, chosen for this machine and the observations of `env`.
 
-    Set is what `settings` names and what differs from the defaults. One environment is made and closed
+    Set is a size that `settings` names or that is not the default. One environment is made and closed
     to measure its rows.
     """
     if isinstance(env, VecEnv) or not (isinstance(env, str | Task) or callable(env)):
         raise ConfigError(
-            f"auto_batch chooses the number of environments, but {type(env).__name__} brings its own; "
+            f"auto_batch chooses the number of environments, but {type(env).__name__} has its own; "
             "give an id or a factory, or leave auto_batch off"
         )
     was_set = changed_paths(config) | paths_set_by(settings)

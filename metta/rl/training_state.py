@@ -31,7 +31,7 @@ def crossed(previous: int, now: int, interval: int) -> bool:
 
 @dataclass
 class StatsTracker:
-    """Statistics that wait to be reported, and the ids under which a stats database knows the run."""
+    """Statistics that are not reported yet, and the run's ids in a stats database."""
 
     rollout_stats: dict[str, list[float]] = field(default_factory=dict)
     """One number per episode that ended since the last report."""
@@ -48,12 +48,12 @@ class StatsTracker:
     state_version = 1
 
     def add_rollout_stats(self, stats: Mapping[str, Sequence[float]]) -> None:
-        """Take in what a rollout reported: lists with one number per episode that ended."""
+        """Add what a rollout reported: lists with one number per episode that ended."""
         for name, numbers in stats.items():
             self.rollout_stats.setdefault(name, []).extend(numbers)
 
     def add_returns(self, returns: Sequence[float]) -> None:
-        """Episodes ended; the last 100 are remembered, whoever reports."""
+        """Add returns of ended episodes; the last 100 are kept, also after a report."""
         self.recent_returns.extend(returns)
 
     def clear_rollout_stats(self, next_epoch: int) -> None:
@@ -62,7 +62,7 @@ class StatsTracker:
         self.stats_epoch_start = next_epoch
 
     def summary(self) -> dict[str, float]:
-        """Means of what waits to be reported; they divide by samples, and empty lists give nothing."""
+        """Means of what is not reported yet; they divide by samples, and empty lists give nothing."""
         return {
             name: sum(numbers) / len(numbers)
             for name, numbers in self.rollout_stats.items()
@@ -85,7 +85,7 @@ class StatsTracker:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.rollout_stats = {name: list(n) for name, n in state["rollout_stats"].items()}
         self.grad_stats = dict(state["grad_stats"])
         self.stats_epoch_start = int(state["stats_epoch_start"])
@@ -123,17 +123,17 @@ class PolicyTracker:
         return {"initial": initial and initial.to_dict(), "latest": latest and latest.to_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         initial, latest = state["initial"], state["latest"]
         self.initial_policy_record = initial and PolicyRecord.from_dict(initial)
         self.latest_saved_policy_record = latest and PolicyRecord.from_dict(latest)
 
 
 class CheckpointRequest(Protocol):
-    """A checkpoint that somebody asked for."""
+    """A requested checkpoint."""
 
     def take(self, registry: StateRegistry, policy: Any, state: "TrainerState") -> Any:
-        """A snapshot of the run; None where there is nothing new to save."""
+        """A snapshot of the run; None if there is nothing new to save."""
         ...
 
     def write(self, pending: Any) -> None:
@@ -152,7 +152,7 @@ class LateScores(NamedTuple):
 
 @dataclass
 class TrainerState:
-    """Counters of a run, what its hooks share, and its wish to stop.
+    """Counters of a run, what its hooks share, and whether to stop.
 
     An *epoch* is one rollout and one update. `agent_step` counts valid agent steps.
     """
@@ -171,7 +171,7 @@ class TrainerState:
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the last epoch."""
     eval_scores: EvalRewardSummary = field(default_factory=EvalRewardSummary)
-    """The last scores; whoever evaluates hands them to `record_scores`."""
+    """The last scores; evaluation passes them to `record_scores`."""
     eval_epoch: int | None = None
     """The epoch that they belong to."""
     late_scores: list[LateScores] | None = None
@@ -183,7 +183,7 @@ class TrainerState:
     shared: dict[str, Any] = field(default_factory=dict)
     """For hooks to leave notes for each other; not saved."""
     checkpoint_requests: list[CheckpointRequest] = field(default_factory=list)
-    """Checkpoints that the loop takes when all hooks have heard of the epoch. Not saved."""
+    """Checkpoints that the loop takes when all hooks have received the epoch. Not saved."""
 
     state_name = "trainer_state"
     state_version = 1
@@ -213,7 +213,7 @@ class TrainerState:
         self.progress = min((self.agent_step - self.first_step) / max(total_timesteps, 1), 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters and scores; metrics are output, not state, and trackers are components of their own."""
+        """Counters and scores; metrics are output, not state, and trackers are separate components."""
         return {
             "agent_step": self.agent_step,
             "epoch": self.epoch,
@@ -226,7 +226,7 @@ class TrainerState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back counters and scores."""
+        """Restore counters and scores."""
         self.agent_step, self.epoch = int(state["agent_step"]), int(state["epoch"])
         self.first_step, self.train_call = int(state["first_step"]), int(state["train_call"])
         self.call_was_stopped = bool(state["call_was_stopped"])

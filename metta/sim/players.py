@@ -13,11 +13,11 @@ from metta.envs.vec_env import ObsArrays, VecEnv, agents_per_env, group_slices
 from metta.errors import ConfigError
 from metta.seeding import numpy_generator
 
-__all__ = ["Player", "act_together", "judged_agents"]
+__all__ = ["Player", "act_together", "evaluated_agents"]
 
 
-def judged_agents(num_agents: int, share: float, *, has_npc: bool) -> np.ndarray:
-    """``[A]`` which agents of an environment the judged policy plays: the first ones.
+def evaluated_agents(num_agents: int, share: float, *, has_npc: bool) -> np.ndarray:
+    """``[A]`` which agents of an environment the evaluated policy plays: the first ones.
 
     With another policy beside it, each plays one agent at least.
     """
@@ -29,7 +29,7 @@ def judged_agents(num_agents: int, share: float, *, has_npc: bool) -> np.ndarray
         return np.ones(num_agents, bool)
     if num_agents < 2:
         raise ConfigError(
-            "two policies cannot share an environment with one agent; use an environment of many agents, "
+            "two policies cannot share an environment with one agent; use an environment with more agents, "
             "or leave the npc policy out"
         )
     count = min(max(round(share * num_agents), 1), num_agents - 1)
@@ -47,8 +47,8 @@ class Player:
         mine = np.tile(agents, size // agents_per_env(vec_env))
         self.policy, self.greedy = policy, greedy
         self.rows: slice | np.ndarray = slice(None) if mine.all() else np.flatnonzero(mine)
-        """Inside of a group."""
-        # only the eager actor tells the distribution whose mode is wanted
+        """Within a group."""
+        # only the eager actor returns the distribution whose mode is wanted
         self._actor = make_actor("eager" if greedy else "auto", policy, int(mine.sum()))
         self._states: list[State] = [policy.initial_state(int(mine.sum())) for _ in groups]
         self._seed, self._num_rows = seed, vec_env.num_rows
@@ -88,7 +88,7 @@ def act_together(
     starts: np.ndarray,
     masks: np.ndarray | None,
 ) -> np.ndarray:
-    """Actions ``[n, ...]`` of everybody in a group."""
+    """Actions ``[n, ...]`` of all agents in a group."""
     first, *others = players
     own = first.act(group, rows, obs, starts, masks)
     if not others:

@@ -52,7 +52,7 @@ class EvalRewardSummary:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "EvalRewardSummary":
-        """What `to_dict` gave."""
+        """Rebuild what `to_dict` returned."""
         scores = {str(name): float(score) for name, score in data["simulation_scores"].items()}
         lower_bound = data.get("lower_bound")
         return cls(scores, None if lower_bound is None else float(lower_bound))

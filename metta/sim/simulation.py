@@ -15,14 +15,14 @@ from metta.envs.vec_env import ObsArrays, StepResult, VecEnv, agents_per_env, gr
 from metta.errors import ConfigError, EnvError
 from metta.seeding import derive_seed
 from metta.sim.episode_scores import EpisodeLedger, EpisodeScores
-from metta.sim.players import Player, act_together, judged_agents
+from metta.sim.players import Player, act_together, evaluated_agents
 
 __all__ = ["EpisodeScores", "Observer", "run_episodes"]
 
 Observer = Callable[[slice, ObsArrays, np.ndarray, StepResult], None]
-"""Called after each step of a group: its rows, what they saw, what they did, and what came of it.
+"""Called after each step of a group: its rows, observations, actions and the result.
 
-Observations ``[n, ...]`` are those that the actions ``[n, ...]`` were chosen for, in memory of their own;
+Observations ``[n, ...]`` are those that the actions ``[n, ...]`` were chosen for, as a copy;
 arrays of the result are valid until the next step of the group.
 """
 
@@ -45,23 +45,23 @@ def run_episodes(  # noqa: PLR0913  # what is played, then how: by name
 
     Counting by start keeps short episodes from crowding out long ones. `greedy` takes the most likely
     action instead of a sample. After `max_seconds` it ends with the episodes that are finished, and
-    ``num_missing`` of the result says how many are not. `npc_policy` plays the agents of each environment
+    ``num_missing`` of the result counts the others. `npc_policy` plays the agents of each environment
     that `policy_agents_pct` leaves to it. An environment's episode is that of all its agents.
     """
     if num_episodes < 1:
         raise ConfigError(f"num_episodes={num_episodes}; it must be at least 1")
-    judged = judged_agents(
+    evaluated = evaluated_agents(
         agents_per_env(vec_env), policy_agents_pct, has_npc=npc_policy is not None
     )
     with ExitStack() as stack:
         stack.enter_context(global_generators_kept())
         stack.enter_context(evaluating(policy))
-        players = [Player(policy, vec_env, judged, greedy=greedy, seed=seed)]
+        players = [Player(policy, vec_env, evaluated, greedy=greedy, seed=seed)]
         if npc_policy is not None:
             stack.enter_context(evaluating(npc_policy))
             npc_seed = derive_seed(seed, "npc")
-            players.append(Player(npc_policy, vec_env, ~judged, greedy=greedy, seed=npc_seed))
-        ledger = EpisodeLedger(vec_env.num_rows // len(judged), num_episodes, judged)
+            players.append(Player(npc_policy, vec_env, ~evaluated, greedy=greedy, seed=npc_seed))
+        ledger = EpisodeLedger(vec_env.num_rows // len(evaluated), num_episodes, evaluated)
         stage = _Stage(vec_env, players, ledger, seed)
         deadline = None if max_seconds is None else time.monotonic() + max_seconds
         for step in range(max_steps):
@@ -76,7 +76,7 @@ def run_episodes(  # noqa: PLR0913  # what is played, then how: by name
 
 
 class _Stage:
-    """Environments, what their agents see now, and those who play them."""
+    """Environments, what their agents see now, and the players."""
 
     def __init__(
         self, vec_env: VecEnv, players: Sequence[Player], ledger: EpisodeLedger, seed: int

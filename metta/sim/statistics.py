@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 CONFIDENCE = 0.95
-"""Share of cases in which an interval shall hold the true value."""
+"""Share of cases in which an interval should contain the true value."""
 _NUM_RESAMPLES = 2000
 _MIN_COUNT = 5
 """Returns of a simulation from which the lower end of an interval is taken."""
@@ -92,8 +92,8 @@ def estimate(statistic: Statistic, strata: Strata, *, seed: int = 0) -> Estimate
 def lower_bound_of(returns: Mapping[str, np.ndarray], *, seed: int = 0) -> float | None:
     """Lower end of the interval of the mean over categories of ``category/simulation`` -> returns ``[n]``.
 
-    None where there is nothing to say: no simulation, one with fewer than 5 returns, for which intervals
-    are far too narrow, or returns that are no numbers.
+    None if it cannot be computed: no simulation, one with fewer than 5 returns, for which intervals
+    are far too narrow, or returns that are not finite.
     """
     if not returns or any(len(one) < _MIN_COUNT for one in returns.values()):
         return None
@@ -112,7 +112,7 @@ def lower_bound_of(returns: Mapping[str, np.ndarray], *, seed: int = 0) -> float
 
 
 def probability_of_improvement(ours: Strata, others: Strata, *, seed: int = 0) -> Estimate:
-    """How likely a score of ours is above one of theirs in the same simulation, a tie counting half.
+    """Probability that a score of `mine` is above one of `theirs` in the same simulation; ties count half.
 
         P = mean over simulations of  P(X > Y) + P(X = Y) / 2
 
@@ -160,9 +160,7 @@ def missing_data(counts: Mapping[str, int], needed: int, unit: str) -> str:
 def _checked(strata: Strata) -> list[np.ndarray]:
     arrays = [np.asarray(scores, np.float64) for scores in strata]
     if not arrays or any(scores.ndim != 1 or not len(scores) for scores in arrays):
-        raise ConfigError(
-            "there is a simulation without scores; leave it out, or play more episodes"
-        )
+        raise ConfigError("a simulation has no scores; leave it out, or play more episodes")
     if not all(np.isfinite(scores).all() for scores in arrays):
         raise ConfigError("scores must be finite numbers, but some are NaN or infinite")
     return arrays

@@ -1,4 +1,4 @@
-"""Several simulations of one policy: each in environments of its own, which are closed after it."""
+"""Several simulations of one policy, each in its own environments, which are closed after it."""
 
 import warnings
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class SuiteResults:
-    """Episodes of each simulation, and those that were left out."""
+    """Episodes of each simulation, and the simulations that were left out."""
 
     episodes: dict[str, EpisodeScores] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class SuiteResults:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "SuiteResults":
-        """What `to_dict` gave."""
+        """Rebuild what `to_dict` returned."""
         episodes = {name: EpisodeScores.from_dict(one) for name, one in data["episodes"].items()}
         return cls(episodes, dict(data["left_out"]))
 
@@ -127,9 +127,11 @@ def _played(
 
 
 def unfit_spaces(policy: Policy, vec_env: VecEnv) -> str:
-    """Why a policy cannot play in an environment; empty where it can. Bounds of observations may differ."""
+    """Why a policy cannot play in an environment; empty if it can. Bounds of observations may differ."""
     if policy.obs_spec != vec_env.obs_spec:
-        return f"it observes {policy.observation_space}, there it would {vec_env.observation_space}"
+        return f"it observes {policy.observation_space}, the environment gives {vec_env.observation_space}"
     if policy.action_space != vec_env.action_space:
-        return f"its actions are {policy.action_space}, there they are {vec_env.action_space}"
+        return (
+            f"its actions are {policy.action_space}, the environment takes {vec_env.action_space}"
+        )
     return ""

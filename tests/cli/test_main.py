@@ -85,7 +85,7 @@ def test_the_default_environment_is_used_when_only_settings_are_given(
         (["train", "CartPole-v1", "n_steps=x"], "ConfigError: trainer.rollout.horizon"),
         (
             ["train", "CartPool-v1"],
-            "trainer.curriculum.env (command line): gymnasium knows no environment 'CartPool-v1'",
+            "trainer.curriculum.env (command line): gymnasium has no environment 'CartPool-v1'",
         ),
         (["train", "no_such_module:World-v0"], "No module named 'no_such_module'"),
         (

@@ -65,7 +65,7 @@ def test_every_agent_has_its_numbers_when_an_evaluation_tells_of_them() -> None:
     agents = {
         "returns": [[1.0, 3.0]],
         "lengths": [[4, 5]],
-        "judged": [True, True],
+        "evaluated": [True, True],
         "infos": [[{}, {"coins": 2.0}]],
     }
     told = {"returns": [2.0], "lengths": [5], "num_missing": 0, "agents": agents}

@@ -28,7 +28,7 @@ def test_recv_may_be_repeated_when_it_was_interrupted() -> None:
 def test_every_call_is_refused_when_closed() -> None:
     order = CallOrder(2)
     order.close()
-    calls = (order.reset, order.forget, lambda: order.stands_still("state_dict()"))
+    calls = (order.reset, order.forget, lambda: order.is_between_steps("state_dict()"))
     for call in (*calls, lambda: order.send(1), lambda: order.recv(1)):
         with pytest.raises(EnvError, match="closed; make a new one"):
             call()
@@ -36,17 +36,17 @@ def test_every_call_is_refused_when_closed() -> None:
 
 def test_steps_may_follow_when_rows_stand_without_a_reset() -> None:
     order = CallOrder(2)
-    assert not order.stands_still("state_dict()")
-    order.stand()
-    assert order.stands_still("state_dict()")
+    assert not order.is_between_steps("state_dict()")
+    order.mark_placed()
+    assert order.is_between_steps("state_dict()")
     assert order.num_resets == 0
     order.send(1)
     with pytest.raises(
         EnvError, match=r"state_dict\(\) was called out of turn: a step is under way"
     ):
-        order.stands_still("state_dict()")
+        order.is_between_steps("state_dict()")
     order.forget()
-    assert not order.stands_still("state_dict()")
+    assert not order.is_between_steps("state_dict()")
     with pytest.raises(EnvError, match="reset"):
         order.send(1)
 

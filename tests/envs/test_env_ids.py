@@ -66,10 +66,10 @@ def test_every_world_plays_all_tasks_when_there_is_a_curriculum() -> None:
         (
             "CartPol-v1",
             {},
-            "gymnasium knows no environment 'CartPol-v1'; did you mean 'CartPole-v1'",
+            "gymnasium has no environment 'CartPol-v1'; did you mean 'CartPole-v1'",
         ),
-        ("no_such_module:Env-v0", {}, "gymnasium knows no environment"),
-        ("pettingzoo:no_such_module", {}, "no module with a parallel_env"),
+        ("no_such_module:Env-v0", {}, "gymnasium has no environment"),
+        ("pettingzoo:no_such_module", {}, "not a module with a parallel_env"),
     ],
 )
 def test_the_error_says_what_to_change_when_an_id_is_wrong(

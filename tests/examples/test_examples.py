@@ -137,7 +137,7 @@ def test_the_goal_moves_away_when_the_curriculum_adapts(run: Runner) -> None:
     assert "fixed: goal at 23, 0% arrive" in out
 
 
-def test_every_world_is_judged_and_one_episode_kept_when_agents_gather(
+def test_every_world_is_evaluated_and_one_episode_kept_when_agents_gather(
     run: Runner, tmp_path: Path
 ) -> None:
     out = run("gather_together.py")

@@ -65,7 +65,7 @@ def timed_epochs(*, fused: bool = False, watched: tuple[str, ...] = ("environmen
 
     epoch(hooks, clock, rollout)  # not timed
     for name in ("environment", "inference"):
-        assert timer.has_heard(name) == (name in watched and not fused)
+        assert timer.was_called(name) == (name in watched and not fused)
     timer.begin()
     for _ in range(2):
         epoch(hooks, clock, rollout)

@@ -201,7 +201,7 @@ def test_the_other_policys_agents_are_told_apart_when_two_play() -> None:
     replay = record_episode(
         policy, Task("grid/gather", {"horizon": 4}), npc_policy=policy, policy_agents_pct=0.5
     )
-    assert replay.info.judged == (True, True, False, False)
+    assert replay.info.evaluated == (True, True, False, False)
 
 
 def test_the_info_says_so_when_a_recording_is_cut() -> None:

@@ -56,7 +56,7 @@ def made(kind: str = "grid", **more: Any) -> Replay:
     }
     info = {
         "kind": kind, "env": "x", "num_agents": AGENTS, "num_steps": STEPS, "ended": "terminated",
-        "returns": tuple(story["rewards"].sum(0).tolist()), "judged": (True, False), "seed": 3,
+        "returns": tuple(story["rewards"].sum(0).tolist()), "evaluated": (True, False), "seed": 3,
         "simulation": "training/x", "epoch": 2, "env_kwargs": {"a": [1, None]},
     }  # fmt: skip
     tracks = {name: encode_track(arrays) for name, arrays in {**states, **story}.items()}
@@ -192,7 +192,7 @@ def rewritten(path: Path, target: Path, **changes: Any) -> Path:
         {"info__num_agents": 10**9},
         {"info__returns": [1.0]},
         {"info__returns": ["a", "b"]},
-        {"info__judged": [1, 0]},
+        {"info__evaluated": [1, 0]},
         {"info__env": None},
         {"info__env_kwargs": []},
         {"info__fps": 0},
@@ -215,7 +215,7 @@ def test_a_world_is_refused_when_its_cells_or_agents_cannot_be() -> None:
     outside = np.full((STEPS + 1, AGENTS, 2), 6, np.int32)
     for name, wrong in (("cells", cells), ("agents", outside), ("agents", -outside)):
         replay = Replay(good.info, {**good.tracks, name: encode_track(wrong)})
-        with pytest.raises(UnsafeFileError, match="no grid world"):
+        with pytest.raises(UnsafeFileError, match="not a grid world"):
             replay.world(0)
 
 

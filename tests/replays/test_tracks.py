@@ -168,7 +168,7 @@ GOOD = encode_track(np.arange(24, dtype=np.uint8).reshape(4, 6) // np.uint8(5))
     ids=lambda changes: "-".join(f"{k}={v}" for k, v in changes.items())[:40],
 )
 def test_a_track_is_refused_when_its_numbers_cannot_be(changes: dict[str, Any]) -> None:
-    with pytest.raises(UnsafeFileError, match="no such track"):
+    with pytest.raises(UnsafeFileError, match="a track is damaged"):
         dataclasses.replace(GOOD, **changes)
 
 

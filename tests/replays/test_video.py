@@ -23,7 +23,7 @@ STEPS = 9
 def replay_of(kind: str, states: dict[str, np.ndarray], num_agents: int = 1) -> Replay:
     info = ReplayInfo(
         kind=kind, env="x", num_agents=num_agents, num_steps=STEPS, ended="cut",
-        returns=(2.0,) * num_agents, judged=(True,) * num_agents, seed=0,
+        returns=(2.0,) * num_agents, evaluated=(True,) * num_agents, seed=0,
     )  # fmt: skip
     rewards = np.full((STEPS, num_agents), 0.5, np.float32)
     story = {
@@ -189,7 +189,7 @@ def test_kinds_are_not_mixed_up_when_they_are_written(film: Replay, tmp_path: Pa
     words = replay_of("text", {"text": np.full((STEPS + 1, 4), 65, np.uint8)})
     with pytest.raises(ConfigError, match="has no images"):
         export_replay(words, tmp_path / "a.gif")
-    with pytest.raises(ConfigError, match="is no text"):
+    with pytest.raises(ConfigError, match="cannot be written as text"):
         export_replay(film, tmp_path / "a.txt")
     assert export_replay(words, tmp_path / "words.txt").read_text().count("AAAA") == STEPS + 1
 

@@ -24,7 +24,7 @@ def test_collection_is_refused_when_somebody_else_reset_the_environment() -> Non
     with PPOTrainer(None, CorridorEnv, horizon=8, num_envs=2) as trainer:
         trainer.collect_rollouts()
         run_episodes(trainer.policy, trainer.env, 2, seed=1)
-        with pytest.raises(EnvError, match="somebody else reset"):
+        with pytest.raises(EnvError, match="was reset elsewhere"):
             trainer.collect_rollouts()
 
 

@@ -701,7 +701,7 @@ def test_sizes_of_a_config_stay_when_auto_batch_is_on() -> None:
 
 
 def test_a_config_error_is_raised_when_auto_batch_cannot_choose() -> None:
-    with pytest.raises(ConfigError, match="CorridorEnv brings its own"):
+    with pytest.raises(ConfigError, match="CorridorEnv has its own"):
         PPOTrainer(None, CorridorEnv(), auto_batch=True)
 
 

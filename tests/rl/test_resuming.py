@@ -161,7 +161,7 @@ def test_the_final_score_is_saved_when_the_last_epoch_was_saved_before(tmp_path:
     assert (evaluations, again) == (1, 1)
 
 
-def test_evaluations_name_only_the_policy_they_judged(tmp_path: Path) -> None:
+def test_evaluations_name_only_the_policy_they_evaluated(tmp_path: Path) -> None:
     train(
         tmp_path,
         small(checkpoint_interval=2, eval_episodes=1, evaluate_interval=1, total_timesteps=96),
@@ -313,7 +313,7 @@ def test_evaluation_is_refused_when_it_would_play_in_the_training_environment(
 ) -> None:
     env = gymnasium.make("CartPole-v1")
     trainer = Trainer(small(eval_episodes=2, num_envs=1), Curriculum(env=env), run_dir=tmp_path)
-    with pytest.raises(ConfigError, match="evaluation needs environments of its own"):
+    with pytest.raises(ConfigError, match="evaluation needs its own environments"):
         trainer.setup()
     with Trainer(small(num_envs=1), Curriculum(env=env), run_dir=tmp_path / "off") as off:
         assert off.train().agent_step == 64

@@ -28,17 +28,17 @@ def test_scores_return_when_they_go_through_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_agents", "infos", "num_episodes", "is_told"),
+    ("num_agents", "infos", "num_episodes", "is_logged"),
     [(1, {}, 3, False), (1, {"age": 2.0}, 3, True), (2, {}, 3, True), (2, {}, 2000, False)],
 )
 def test_a_log_is_told_of_agents_when_that_says_more_and_is_not_much(
-    num_agents: int, infos: dict[str, float], num_episodes: int, is_told: bool
+    num_agents: int, infos: dict[str, float], num_episodes: int, is_logged: bool
 ) -> None:
     shape = (num_episodes, num_agents)
     said = [[dict(infos) for _ in range(num_agents)] for _ in range(num_episodes)]
     agents = AgentResults(np.ones(shape), np.ones(shape, np.int64), np.ones(num_agents, bool), said)
     scores = EpisodeScores(np.ones(num_episodes), np.ones(num_episodes, np.int64), 0, agents)
-    assert ("agents" in scores.summary()) == is_told
+    assert ("agents" in scores.summary()) == is_logged
     assert len(scores.summary()["returns"]) == num_episodes
 
 
@@ -57,7 +57,7 @@ def test_the_first_that_started_count_when_later_ones_end_sooner() -> None:
     assert ledger.num_unfinished == 0
 
 
-def test_only_judged_agents_who_were_there_count_when_others_play_along() -> None:
+def test_only_evaluated_agents_who_were_there_count_when_others_play_along() -> None:
     ledger = EpisodeLedger(1, 1, np.array([True, True, False]))
     ledger.record(0, step([2.0, 9.0, 5.0], [False] * 3, [True, False, True]))
     assert ledger.scores().num_missing == 1

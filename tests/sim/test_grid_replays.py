@@ -63,7 +63,7 @@ def recorded(task: Task, seed: int, generator: np.random.Generator) -> tuple[Rep
             views.append(played.view(0))
     info = ReplayInfo(
         kind="grid", env="grid", num_agents=rows, num_steps=len(actions), ended="truncated",
-        returns=tuple(rewards.tolist()), judged=(True,) * rows, seed=seed,
+        returns=tuple(rewards.tolist()), evaluated=(True,) * rows, seed=seed,
     )  # fmt: skip
     for action in actions:
         scene.recorder.append("actions", action)

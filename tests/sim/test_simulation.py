@@ -341,7 +341,7 @@ def test_an_episode_that_broke_off_counts_nowhere_when_its_worker_died(tmp_path:
     mark, lost = tmp_path / "died", []
     vec_env = make_vec_env(lambda: DiesOnce(mark), num_envs=2, num_workers=2)
     try:
-        with pytest.warns(MettaWarning, match="are lost and count nowhere"):
+        with pytest.warns(MettaWarning, match="are lost and not counted"):
             scores = run_episodes(
                 policy_for(LotteryEnv),
                 vec_env,

@@ -159,8 +159,8 @@ def test_what_is_needed_is_said_when_there_is_too_little_data() -> None:
 @pytest.mark.parametrize(
     ("strata", "words"),
     [
-        ([], "without scores"),
-        ([np.ones(3), np.zeros(0)], "without scores"),
+        ([], "has no scores"),
+        ([np.ones(3), np.zeros(0)], "has no scores"),
         ([np.array([1.0, math.nan])], "finite"),
     ],
 )

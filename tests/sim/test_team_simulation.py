@@ -12,7 +12,7 @@ from metta.envs.grid import TASKS, GridVecEnv
 from metta.envs.rows.row_spec import episode_seed
 from metta.errors import ConfigError
 from metta.sim import EpisodeScores, run_episodes
-from metta.sim.players import judged_agents
+from metta.sim.players import evaluated_agents
 from tests.sim.team_envs import Team, always
 
 
@@ -65,9 +65,9 @@ def test_each_agent_keeps_its_own_numbers_when_an_episode_ends() -> None:
     assert scores.agents.infos == told
 
 
-@pytest.mark.parametrize(("share", "num_judged"), [(0.01, 1), (0.5, 2), (0.7, 3), (0.99, 3)])
-def test_only_the_judged_agents_count_when_another_policy_plays_the_rest(
-    share: float, num_judged: int
+@pytest.mark.parametrize(("share", "num_evaluated"), [(0.01, 1), (0.5, 2), (0.7, 3), (0.99, 3)])
+def test_only_the_evaluated_agents_count_when_another_policy_plays_the_rest(
+    share: float, num_evaluated: int
 ) -> None:
     scores = play(
         6,
@@ -78,10 +78,10 @@ def test_only_the_judged_agents_count_when_another_policy_plays_the_rest(
     )
     agents = scores.agents
     assert agents is not None
-    assert agents.judged.tolist() == [index < num_judged for index in range(4)]
-    assert (agents.returns[:, :num_judged] > 0).all()
-    assert (agents.returns[:, num_judged:] == 0).all()
-    rates = np.arange(4)[:num_judged] * 10 + 1
+    assert agents.evaluated.tolist() == [index < num_evaluated for index in range(4)]
+    assert (agents.returns[:, :num_evaluated] > 0).all()
+    assert (agents.returns[:, num_evaluated:] == 0).all()
+    rates = np.arange(4)[:num_evaluated] * 10 + 1
     assert scores.returns == pytest.approx(scores.lengths * rates.mean())
 
 
@@ -155,7 +155,7 @@ def test_a_config_error_is_raised_when_agents_cannot_be_shared(
     num_agents: int, share: float, has_npc: bool, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        judged_agents(num_agents, share, has_npc=has_npc)
+        evaluated_agents(num_agents, share, has_npc=has_npc)
 
 
 def test_everything_is_there_again_when_results_were_plain_data() -> None:

@@ -38,7 +38,7 @@ class ActionSpec(Protocol):
 
     @property
     def mask_size(self) -> int:
-        """Entries of an action mask; 0 where masks make no sense."""
+        """Entries of an action mask; 0 if actions cannot be masked."""
         ...
 
     @property

@@ -62,7 +62,7 @@ class BoxSpec:
         return _gaussian(params)[0]
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        """Clipped to the bounds; NaN and infinity are refused before an environment meets them."""
+        """Clipped to the bounds; NaN and infinity are refused before they reach an environment."""
         _require_finite(action)
         return self._shaped(action)
 
@@ -128,7 +128,7 @@ def _require_finite(action: np.ndarray) -> None:
 
 def _gaussian(params: Tensor) -> tuple[Tensor, Tensor]:
     mean, log_std = params.chunk(2, -1)
-    # gradients pass the bounds, so that a deviation which has left them finds its way back
+    # gradients pass the bounds, so that a deviation outside of them can return
     return mean, log_std + (log_std.clamp(*LOG_STD_RANGE) - log_std).detach()
 
 

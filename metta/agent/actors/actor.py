@@ -1,4 +1,4 @@
-"""Actors: ways to draw actions from a policy, each derived from `Policy.forward` and held to it."""
+"""Actors: ways to draw actions from a policy, each derived from `Policy.forward` and checked against it."""
 
 from collections.abc import Mapping
 
@@ -100,7 +100,7 @@ def check_actor(actor: Actor, policy: Policy, num_rows: int) -> None:
 def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
     """An actor of one `kind` for groups of `num_rows`; ``auto`` takes the fastest that agrees.
 
-    Asking for a kind that cannot be had is an `ActorError` that says why.
+    Asking for a kind that is not available raises an `ActorError` with the reason.
     """
     if kind not in _KINDS:
         raise ConfigError(f"actor={kind!r} is not one of {_KINDS}{did_you_mean(kind, _KINDS)}")
@@ -116,7 +116,7 @@ def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
             actor = _checked(candidate, policy, num_rows)
         except ActorError:
             continue
-        # many rows are better valued while acting than once more after the rollout
+        # for many rows it is cheaper to compute values while acting than after the rollout
         has_values = "value" in actor.produces or actor.value_source is not None
         if has_values or num_rows <= _MAX_NUMPY_ROWS:
             return actor
@@ -124,7 +124,7 @@ def make_actor(kind: str, policy: Policy, num_rows: int) -> Actor:
 
 
 def _candidates(policy: Policy, num_rows: int) -> list[str]:
-    """What may be faster than calling the policy, fastest first."""
+    """Kinds of actors that may be faster than calling the policy, fastest first."""
     size = sum(parameter.numel() for parameter in policy.parameters())
     found = ["c"] if size <= _MAX_C_PARAMETERS else []
     if num_rows <= _MAX_NUMPY_ROWS:

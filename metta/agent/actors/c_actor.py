@@ -28,8 +28,8 @@ class CActor(GraphActor):
         produced, state = actor.act(obs, {}, starts, None, noise)
 
     For one observation array and a chain of linear layers and activations. A row's numbers do not depend
-    on the rows beside it, so groups of any size act alike to the bit. After a rollout it values all of its
-    observations, where the values are such a chain too.
+    on the rows beside it, so groups of any size act alike to the bit. After a rollout it values all
+    observations at once, if the value branch is such a chain too.
     """
 
     kind = "c"
@@ -46,7 +46,7 @@ class CActor(GraphActor):
 
     @property
     def fused_actor(self) -> Any:
-        """The network in C, where its actions are those of the environment: discrete, from 0 on."""
+        """The network in C, if its actions are those of the environment: discrete, from 0 on."""
         spec = self.policy.action_spec
         counts_from_0 = isinstance(spec, DiscreteSpec) and spec.start == 0
         return self._network.capsule if self._is_discrete and counts_from_0 else None
@@ -73,7 +73,7 @@ class CActor(GraphActor):
 
     @property
     def buffer_writer(self) -> "CActor | None":
-        """Itself where actions are discrete."""
+        """Itself if actions are discrete."""
         return self if self._is_discrete else None
 
     def act_into(
@@ -90,7 +90,7 @@ class CActor(GraphActor):
 
     @property
     def value_source(self) -> "CActor | None":
-        """Itself where the values are a chain of layers too."""
+        """Itself if the values are a chain of layers too."""
         return self if self._critic is not None else None
 
     def values_of(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:

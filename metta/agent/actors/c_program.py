@@ -1,7 +1,7 @@
 """A network's action branch as a chain of layers, for the C kernels.
 
 The chain is read off recorded calls: observations, perhaps as one-hot codes, go through linear layers and
-activations one after the other. Anything else raises `ActorError`: the caller then acts in another way.
+activations one after the other. Anything else raises `ActorError`: the caller then uses another actor.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from metta.spaces import ObsLeaf
 
 try:
     import metta.agent._native as _native
-except ImportError:  # installed without a compiler: other actors act
+except ImportError:  # installed without a compiler: other actors are used
     _native = None
 
 __all__ = ["CNetwork", "Chain", "chain_of", "native_available"]
@@ -39,7 +39,7 @@ def native_available() -> bool:
 
 @dataclass(frozen=True)
 class Chain:
-    """What the C kernels need to know of a network; a `CNetwork` reads the numbers when it is made."""
+    """What the C kernels need to know about a network; a `CNetwork` copies the weights when it is made."""
 
     steps: list[Step]
     one_hot: bool
@@ -62,8 +62,8 @@ class CNetwork:
     network.forward(obs, params)                       # [n, ...] -> [n, P], without the tail
     network.sample(obs, actions, params, noise, mask)  # [n, ...] -> [n], for discrete actions
 
-    Each call works in the network's own memory, under Python's lock: threads take turns. `capsule` is
-    what environments with fused rollouts take, which run without the lock and need it for themselves.
+    Each call works in the network's own memory, under the GIL: threads take turns. `capsule` is
+    what environments with fused rollouts take, which run without the GIL and need exclusive use of it.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ def _without_tail(
         if behind is not None and behind.name == "expand_as" and isinstance(behind.args[0], Tensor):
             width = recorded.layouts[behind.results][0][-1]
             return parts[0].number, behind.args[0], width
-    raise ActorError("operation cat joins what is no chain of layers")
+    raise ActorError("operation cat joins something that is not a chain of layers")
 
 
 def _linear(recorded: RecordedCalls, call: Call) -> Step:
@@ -181,7 +181,7 @@ def _alpha(call: Call) -> float:
 
 
 def _coded(call: Call, made_by: dict[int, Call], leaf: ObsLeaf) -> int:
-    """What a one-hot code is made of; `ActorError` where it is no plain code of every element."""
+    """What a one-hot code is made of; `ActorError` if it is not a plain code of every element."""
     chosen, codes = call.args
     select = made_by.get(chosen.number) if isinstance(chosen, Ref) else None
     if leaf.kind == "discrete" and select is not None and select.name == "index_select":
@@ -195,7 +195,7 @@ def _coded(call: Call, made_by: dict[int, Call], leaf: ObsLeaf) -> int:
 
 
 def _require_unchanged(recorded: RecordedCalls, call: Call) -> None:
-    """Reshapes and casts are nothing to C, as long as each row keeps its numbers in their order."""
+    """Reshapes and casts are no-ops in C, as long as each row keeps its numbers in their order."""
     if isinstance(call.results, int):
         after, dtype = recorded.layouts[call.results]
         before, _ = recorded.layouts[call.args[0].number]

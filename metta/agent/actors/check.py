@@ -27,7 +27,7 @@ def random_obs(
 def random_mask(
     spec: ActionSpec, generator: np.random.Generator, num_rows: int
 ) -> np.ndarray | None:
-    """Legal actions ``[n, mask_size]``, half of them; None where masks make no sense."""
+    """Legal actions ``[n, mask_size]``, half of them; None if actions cannot be masked."""
     return generator.random((num_rows, spec.mask_size)) < 0.5 if spec.mask_size else None
 
 

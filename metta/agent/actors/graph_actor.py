@@ -1,4 +1,4 @@
-"""What actors without torch have in common: recorded calls of a network, held to `Policy.forward`."""
+"""What actors without torch share: recorded calls of a network, checked against `Policy.forward`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ WRONG_DIFFERENCE = 1e-2
 
 
 class GraphActor(Actor):
-    """Runs the action branch of a small feed-forward network on the CPU; subclasses say how.
+    """Runs the action branch of a small feed-forward network on the CPU; subclasses implement how.
 
     Values and log-probabilities are left to one batched forward after the rollout.
     """
@@ -47,9 +47,9 @@ class GraphActor(Actor):
         self.refresh(policy)
 
     def refresh(self, policy: Policy) -> None:
-        """Copy weights and normaliser moments, and hold them once more to `Policy.forward`.
+        """Copy weights and normaliser moments, and compare with `Policy.forward` again.
 
-        Networks without a line of the user's own code need that only where more than tensors changed.
+        Networks without user code need the comparison only if more than tensors changed.
         """
         require_simple(policy, self.kind)
         refuse_hooks(policy.module)
@@ -87,7 +87,7 @@ class GraphActor(Actor):
         self.recorded = record_calls(policy.module, forward, list(inputs.values()))
 
     def _copy(self, policy: Policy) -> None:
-        """Take weights and moments over."""
+        """Copy weights and moments."""
         self.policy = policy
         log_std = policy.log_std
         self.log_std = None if log_std is None else log_std.detach().numpy().copy()
@@ -120,7 +120,7 @@ class GraphActor(Actor):
         )
 
     def _wanted(self) -> PolicyOutput:
-        """What the policy itself makes of the example."""
+        """The policy's own output for the example."""
         leaves = {key: torch.from_numpy(leaf)[None] for key, leaf in self._example.items()}
         with torch.no_grad(), evaluating(self.policy):
             output: PolicyOutput = self.policy(leaves)

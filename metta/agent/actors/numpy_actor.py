@@ -34,7 +34,7 @@ class NumpyActor(GraphActor):
             raise ActorError(f"this actor is for {self.num_rows} rows, but got {len(noise)}")
         params, spec = self._params(obs), self.policy.action_spec
         if type(spec) is DiscreteSpec:
-            # its sample, without the way to torch and back
+            # samples without converting to torch and back
             if mask is not None:
                 params = np.where(mask, params, np.float32(MASKED_LOGIT))
             return {"action": torch.from_numpy((params + noise).argmax(-1))}, state
@@ -53,11 +53,11 @@ class NumpyActor(GraphActor):
         self._program.refresh()
 
     def _params(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
-        # like torch, NumPy shall overflow to infinity without a word
+        # like torch, NumPy must overflow to infinity without a warning
         with np.errstate(all="ignore"):
             params = self._program.run(self._inputs(obs))
         if self.log_std is not None:
             log_std = np.broadcast_to(self.log_std, params.shape)
             params = np.concatenate([params, log_std], -1)
-        # torch takes no read-only arrays, and a network may end in a broadcast
+        # torch refuses read-only arrays, and a network may end in a broadcast
         return params if params.flags.writeable else params.copy()

@@ -1,8 +1,8 @@
 """A network's action branch as a list of NumPy calls, made of its recorded torch calls.
 
-For small networks torch spends most of an action's time in its own overhead. Of the calls, those remain
-that the action depends on (the critic falls away). Any operation without a NumPy form raises `ActorError`:
-the caller then acts in another way. Floating-point warnings are the caller's to silence.
+For small networks torch spends most of an action's time in its own overhead. Only calls are kept
+that the action depends on (the critic is dropped). Any operation without a NumPy form raises `ActorError`:
+the caller then uses another actor, and silences floating-point warnings.
 """
 
 import operator
@@ -88,7 +88,7 @@ class NumpyProgram:
         return output
 
     def _arguments(self, call: Call) -> list[Any]:
-        """Arguments of the NumPy form: arrays instead of tensors, weights of layers turned over."""
+        """Arguments of the NumPy form: arrays instead of tensors, weights of layers transposed."""
         if call.name != "linear":
             return _with_arrays(call.args)
         source, weight, *bias = call.args
@@ -96,7 +96,7 @@ class NumpyProgram:
         return [source, np.array(matrix.T, order="C"), *_with_arrays(bias)]
 
     def _try(self, example: Sequence[np.ndarray]) -> None:
-        """`ActorError` where a step fails, or where NumPy makes a float64 of what torch does not."""
+        """`ActorError` if a step fails, or if NumPy returns float64 where torch does not."""
         self._values[: len(example)] = example
         for call, step in zip(self._calls, self._steps, strict=True):
             try:
@@ -158,7 +158,7 @@ def _elu(array: np.ndarray, alpha: float = 1.0, inplace: bool = False) -> np.nda
 
 def _dropout(array: np.ndarray, *_: Any, training: bool = True, **__: Any) -> np.ndarray:
     if training:
-        raise ValueError("it drops something while acting too")
+        raise ValueError("it applies dropout while acting too")
     return array
 
 

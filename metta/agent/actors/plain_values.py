@@ -23,7 +23,7 @@ _FIXED = (
     "torch.nn.modules.linear", "torch.nn.modules.container", "torch.nn.modules.conv",
     "torch.nn.modules.flatten", "metta.agent.",
 )  # fmt: skip
-"""Where layers come from whose plain attributes nobody changes."""
+"""Modules whose layers never change their plain attributes."""
 _KNOWN = (*_FIXED, "torch.nn.modules.activation")
 _WRAPPED: dict[type, tuple[str, ...]] = {
     functools.partial: ("func", "args", "keywords"),
@@ -33,7 +33,7 @@ _WRAPPED: dict[type, tuple[str, ...]] = {
     classmethod: ("__func__",),
     MethodType: ("__func__", "__self__"),
 }
-"""Where objects around a function keep it."""
+"""Attributes in which wrappers keep the function that they wrap."""
 _LIBRARIES = frozenset({"torch", "numpy", "gymnasium", "metta", *sys.stdlib_module_names})
 
 Named = Iterator[tuple[str, Any]]
@@ -45,7 +45,7 @@ def has_own_code(root: nn.Module) -> bool:
 
 
 def has_gradient_hooks(parameter: Tensor) -> bool:
-    """Whether something looks at, or changes, the parameter's gradient on its way."""
+    """Whether a hook reads or changes the parameter's gradient."""
     return bool(parameter._backward_hooks) or bool(
         getattr(parameter, "_post_accumulate_grad_hooks", None)
     )
@@ -86,25 +86,25 @@ def plain_values(*roots: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _tensor(tensor: Tensor) -> tuple[Any, ...]:
-    """What is trained is read anew wherever its memory is; all else is the same while it keeps its own."""
+    """Trained tensors are read again wherever their memory is; others are the same while theirs stays."""
     if tensor.requires_grad:
         return id(tensor), has_gradient_hooks(tensor)
     return id(tensor), tensor.data_ptr(), tensor.shape
 
 
 def _itself(value: Any) -> Any:
-    """What of a value can be compared without opening it: containers are the same if their entries are."""
+    """The part of a value that can be compared without opening it: containers are compared by entries."""
     if isinstance(value, np.ndarray):
         return id(value), value.tobytes() if value.dtype != object else None
     if isinstance(value, Mapping | list | tuple | set | frozenset | deque):
         return len(value)
-    if isinstance(value, MethodType):  # made anew each time that it is asked for
+    if isinstance(value, MethodType):  # a new object at each access
         return id(value.__func__)
     return id(value.__code__ if isinstance(value, FunctionType) else value)
 
 
 def _in_module(module: nn.Module) -> Named:
-    """Hooks, tensors and attributes of one module, and its class where that is the user's own."""
+    """Hooks, tensors and attributes of one module, and its class if the user wrote it."""
     for hooks in (
         module._forward_pre_hooks, module._forward_hooks,
         module._backward_pre_hooks, module._backward_hooks,
@@ -178,5 +178,5 @@ def _is_fixed(kind: type) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _own_classes(kind: type) -> tuple[type, ...]:
-    """A class and its bases, as far as they are no library's."""
+    """A class and its bases, without those of libraries."""
     return tuple(k for k in kind.__mro__ if k.__module__.partition(".")[0] not in _LIBRARIES)

@@ -1,4 +1,4 @@
-"""`Actor`: what every way to draw actions has in common, and what some of them can do besides."""
+"""`Actor`: what all actors have in common, and what only some can do."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ class BufferWriter(Protocol):
 
 
 class ValueSource(Protocol):
-    """Values whole rollouts in place of a feed-forward policy on the CPU."""
+    """Computes the values of whole rollouts in place of a feed-forward policy on the CPU."""
 
     def values_of(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Values ``[B]`` of observations ``[B, ...]``, in raw reward units."""
@@ -41,16 +41,16 @@ class ValueSource(Protocol):
 class Actor(Protocol):
     """Draws actions for a group of rows; a pure function of its inputs and the last `refresh`.
 
-    Inherit from it: an actor then can do no more than `act`, unless it says so.
+    Subclasses implement `act`; everything beyond it is optional and off by default.
     """
 
     kind: str
-    """As `make_actor` names it."""
+    """The name that `make_actor` uses."""
     produces: frozenset[str]
     """Columns that `act` returns: always "action"; also "value" and "dist_params" where free."""
 
     def refresh(self, policy: Policy) -> None:
-        """Take over the policy's present parameters; called before every rollout."""
+        """Copy the policy's present parameters; called before every rollout."""
         ...
 
     def act(
@@ -66,15 +66,15 @@ class Actor(Protocol):
 
     @property
     def buffer_writer(self) -> BufferWriter | None:
-        """What writes actions straight into a rollout's memory, where the actor can."""
+        """Writes actions straight into a rollout's memory; None if the actor cannot."""
         return None
 
     @property
     def value_source(self) -> ValueSource | None:
-        """What values a rollout once it is complete, where the actor can."""
+        """Computes the values of a complete rollout; None if the actor cannot."""
         return None
 
     @property
     def fused_actor(self) -> Any:
-        """A capsule that a `FusedVecEnv` acts with, of the last `refresh`; None where there is none."""
+        """A capsule that a `FusedVecEnv` acts with, of the last `refresh`, or None."""
         return None

@@ -26,12 +26,12 @@ _SHAPE_QUESTIONS = frozenset(
     {"__get__", "size", "dim", "ndimension", "numel", "nelement", "stride", "__len__", "is_contiguous",
      "is_floating_point", "is_complex", "element_size", "get_device"}
 )  # fmt: skip
-"""Calls whose answer is no tensor and follows from shapes and types, which stay."""
+"""Calls that return no tensor; their result depends only on shapes and types, which stay."""
 _INDEXING = ("__getitem__", "__setitem__")
 
 
 class Ref(NamedTuple):
-    """Stands for a tensor of the forward among the arguments of a call."""
+    """Placeholder for a tensor of the forward among the arguments of a call."""
 
     number: int
 
@@ -48,7 +48,7 @@ class Call(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A call as it is made again, of whatever function."""
+    """A recorded call, ready to be repeated."""
 
     function: Callable[..., Any]
     args: list[Any]
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 def make_step(
     function: Callable[..., Any], args: list[Any], options: dict[str, Any], results: Any
 ) -> Step:
-    """A step with gaps among its arguments where a `Ref` stood."""
+    """A step with gaps among its arguments in place of each `Ref`."""
     fills: list[tuple[list[Any], int, int]] = []
 
     def with_gaps(values: list[Any]) -> list[Any]:
@@ -121,7 +121,7 @@ class RecordedCalls:
     def add(
         self, function: Callable[..., Any], args: Any, options: dict[str, Any], result: Any
     ) -> None:
-        """Record one call; `ActorError` where its result is neither tensors nor a matter of shapes."""
+        """Record one call; `ActorError` if its result is neither tensors nor depends only on shapes."""
         name = getattr(function, "__name__", str(function))
         is_list = isinstance(result, tuple | list) and all(isinstance(x, Tensor) for x in result)
         if not is_list and not isinstance(result, Tensor) and name != "__setitem__":
@@ -138,7 +138,7 @@ class RecordedCalls:
         self.calls.append(Call(name, function, arguments, options, results))
 
     def finish(self, outputs: Sequence[Tensor]) -> None:
-        """Say which tensors are the result, and let go of all others."""
+        """Set which tensors are the result, and release all others."""
         self.outputs = [self._numbers.get(id(tensor), -1) for tensor in outputs]
         if -1 in self.outputs:
             raise ActorError("a result does not come from torch calls on the observation")

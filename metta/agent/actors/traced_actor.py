@@ -36,7 +36,7 @@ class TracedActor(Actor):
         self.refresh(policy)
 
     def refresh(self, policy: Policy) -> None:
-        """Hold the calls to `Policy.forward` once more; record them anew where they went stale."""
+        """Compare the calls with `Policy.forward` again; record them again if they are stale."""
         if policy is self.policy and self._agrees():
             return
         self._record(policy)

@@ -133,7 +133,7 @@ class RecurrentActorCritic(nn.Module):
 
 
 def _chosen(found: list[PolicyOutput], group: Tensor) -> PolicyOutput:
-    """Each row's own answer and state; `group` ``[T, N]`` is the same at all steps of a row."""
+    """Each row's output and state; `group` ``[T, N]`` is the same at all steps of a row."""
     params = choose_group([output.dist_params for output in found], group, is_vector=True)
     value = choose_group([output.value for output in found], group, is_vector=False)
     state = {

@@ -101,7 +101,7 @@ class VectorStem(nn.Module):
         self.unsqueeze = len(leaf.shape) == 0
         size = math.prod(leaf.shape)
         self.output_size = sum(self.categories) if self.categories else size
-        # which value each place of the one-hot code stands for, and of which element
+        # the value that each place of the one-hot code encodes, and its element
         places = [(at, code) for at, n in enumerate(self.categories) for code in range(n)]
         self.register_buffer("elements", torch.tensor([at for at, _ in places]), persistent=False)
         self.register_buffer("codes", torch.tensor([code for _, code in places]), persistent=False)

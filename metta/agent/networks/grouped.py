@@ -1,6 +1,6 @@
-"""Networks of groups of agents: one for each group, of which every row takes its own group's answer.
+"""Networks of groups of agents: one for each group; every row takes the output of its group's network.
 
-All groups' networks see all rows, and what does not belong to a row is dropped. That keeps shapes fixed
+Every group's network sees all rows, and outputs of other groups are dropped. That keeps shapes fixed
 and never waits for the numbers, at the price of as much work as there are groups.
 """
 
@@ -32,9 +32,9 @@ def split_group_leaf(spec: ObsSpec) -> tuple[ObsSpec, int]:
 
 
 def choose_group(parts: Sequence[Tensor], group: Tensor, *, is_vector: bool) -> Tensor:
-    """Of one answer per group, each row's own; `group` is ``[*lead]`` int64.
+    """Select each row's output from one output per group; `group` is ``[*lead]`` int64.
 
-    Answers are ``[*lead, P]`` where `is_vector`, else ``[*lead]``. Gradients reach the chosen ones only: to
+    Outputs are ``[*lead, P]`` if `is_vector`, else ``[*lead]``. Gradients reach the chosen ones only: for
     all others they are zero.
     """
     chosen = parts[0]

@@ -1,4 +1,4 @@
-"""Groups of agents that learn apart: every row tells the policy which group its agent belongs to."""
+"""Groups of agents that learn separately: every row's observation names the group of its agent."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ class GroupedVecEnv(VecEnvWrapper):
         env = GroupedVecEnv(make_vec_env("pettingzoo:mpe2.simple_spread_v3"), [2, 1])
 
     `sizes` are counted over the agents of an environment in their order, and must add up to all of them.
-    An observation that is no `Dict` becomes the entry ``obs`` of one. Everything else is that of `inner`,
+    An observation that is not a `Dict` becomes the entry ``obs`` of one. All else is that of `inner`,
     which is closed with this.
     """
 
@@ -82,13 +82,13 @@ class GroupedVecEnv(VecEnvWrapper):
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the environments stand; groups are no part of it."""
+        """The state of the environments; groups are not part of it."""
         if isinstance(self.inner, RestorableVecEnv):
             return self.inner.state_dict()
         return {"class": "boundary"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring the environments to where they stood."""
+        """Restore the environments."""
         if not isinstance(self.inner, RestorableVecEnv):
             return None
         seen = self.inner.load_state_dict(state)

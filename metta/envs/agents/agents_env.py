@@ -38,7 +38,7 @@ _FLAG_BITS = 16
 
 
 def is_parallel_env(env: Any) -> bool:
-    """Whether an object speaks PettingZoo's parallel interface."""
+    """Whether an object has PettingZoo's parallel interface."""
     return (
         not isinstance(env, gymnasium.Env)
         and hasattr(env, "possible_agents")
@@ -71,7 +71,7 @@ class AgentsSpace(spaces.Dict):
 
     @property
     def num_agents(self) -> int:
-        """All that can ever take part."""
+        """Number of agents that can ever take part."""
         return len(self.agents)
 
 
@@ -85,9 +85,9 @@ def _box(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
 class AgentsEnv(gymnasium.Env[Any, Any]):
     """All agents of a parallel environment at once; its episode is over when no agent is left.
 
-    Actions have one entry per possible agent, in their order; those of agents who are not there are not
-    taken. The observation of an agent who is not there is zero. The first observation of an episode still
-    tells what happened in the last step of the one before it.
+    Actions have one entry per possible agent, in their order; those of absent agents are not
+    taken. The observation of an absent agent is zero. The first observation of an episode still
+    holds what happened in the last step of the one before it.
     """
 
     observation_space: AgentsSpace
@@ -124,7 +124,7 @@ class AgentsEnv(gymnasium.Env[Any, Any]):
         return self._observe(observations, over), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Let every agent that is there act."""
+        """Let every present agent act."""
         alive = set(self.env.agents)
         actions = {
             name: self._action_of(action, index)
@@ -149,7 +149,7 @@ class AgentsEnv(gymnasium.Env[Any, Any]):
         return seen, 0.0, self._is_over and not cut, cut, self._numbers if self._is_over else {}
 
     def get_state(self) -> dict[str, Any]:
-        """Where the environment stands, in its own words, and what its agents reported in this episode."""
+        """The environment's `get_state()`, and what its agents reported in this episode."""
         if not has_own_state(self.env):
             raise UnreadableStateError(
                 f"{name_of_type(self.env)} has no get_state() and set_state(state)"
@@ -157,7 +157,7 @@ class AgentsEnv(gymnasium.Env[Any, Any]):
         return {"env": self.env.get_state(), "numbers": dict(self._numbers)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back what `get_state` gave."""
+        """Restore what `get_state` returned."""
         self.env.set_state(state["env"])
         self._numbers = state["numbers"]
 

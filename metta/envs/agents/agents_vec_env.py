@@ -54,8 +54,8 @@ class AgentsVecEnv(VecEnvWrapper):
         self._envs_per_group = inner.num_rows // self.num_groups
         self._arrays = RowArrays.allocate(self.obs_spec, self.num_rows, self.mask_size)
         self._groups = [self._arrays.part(rows) for rows in self._slices]
-        self._told = _told_arrays(inner.num_rows, self.agents_per_env, self.mask_size)
-        """What `AgentsEnv` tells besides observations, by leaf: ``[num_envs, A, ...]``."""
+        self._reported = _report_arrays(inner.num_rows, self.agents_per_env, self.mask_size)
+        """What `AgentsEnv` reports besides observations, by leaf: ``[num_envs, A, ...]``."""
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
         """Begin an episode in every environment, with the seed of its first row."""
@@ -79,9 +79,9 @@ class AgentsVecEnv(VecEnvWrapper):
         envs = slice(group * self._envs_per_group, (group + 1) * self._envs_per_group)
         result: StepResult = self.inner.recv(group, self._inner_out(envs, obs_out))
         arrays = self._groups[group]
-        flags = self._told[FLAGS][envs].reshape(-1)
+        flags = self._reported[FLAGS][envs].reshape(-1)
         begun = np.repeat(result.starts, self.agents_per_env)
-        arrays.rewards[:] = self._told[REWARDS][envs].reshape(-1)
+        arrays.rewards[:] = self._reported[REWARDS][envs].reshape(-1)
         np.not_equal(flags & ACTED, 0, out=arrays.valid)
         np.not_equal(flags & ENDED, 0, out=arrays.terminated)
         np.not_equal(flags & STOPPED, 0, out=arrays.truncated)
@@ -95,12 +95,12 @@ class AgentsVecEnv(VecEnvWrapper):
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every environment stands."""
+        """The state of every environment."""
         state: dict[str, Any] = self.inner.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring every environment to where it stood."""
+        """Restore every environment."""
         seen: ObsArrays | None = self.inner.load_state_dict(state)
         if seen is None:
             return None
@@ -110,22 +110,22 @@ class AgentsVecEnv(VecEnvWrapper):
         }
 
     def _inner_out(self, envs: slice, obs_out: ObsArrays) -> dict[str, np.ndarray]:
-        """Where environments write: views of the agents' rows, and what is told besides."""
+        """Where environments write: views of the agents' rows, and what is reported besides."""
         count = envs.stop - envs.start
         out: dict[str, np.ndarray] = {
             f"{OBS}/{leaf.key}": _by_env(obs_out[leaf.key], count, self.agents_per_env)
             for leaf in self.obs_spec.leaves
         }
-        return out | {name: array[envs] for name, array in self._told.items()}
+        return out | {name: array[envs] for name, array in self._reported.items()}
 
     def _take_masks(self, arrays: RowArrays, envs: slice) -> None:
         if arrays.action_mask is not None:
-            arrays.action_mask[:] = self._told[MASKS][envs].reshape(-1, self.mask_size)
+            arrays.action_mask[:] = self._reported[MASKS][envs].reshape(-1, self.mask_size)
 
     def _settle(self, envs: slice, starts: np.ndarray) -> None:
-        """At the start of an episode nothing was told yet, also where one is lived again."""
+        """At the start of an episode nothing was reported yet, also when one is repeated."""
         for name in (REWARDS, FLAGS):
-            self._told[name][envs][starts] = 0
+            self._reported[name][envs][starts] = 0
 
     def _infos(self, result: StepResult) -> list[tuple[int, dict[str, float]]]:
         """Numbers named ``agent/name`` belong to that agent's row."""
@@ -161,14 +161,14 @@ class AgentsVecEnv(VecEnvWrapper):
         return rows
 
 
-def _told_arrays(num_envs: int, num_agents: int, mask_size: int) -> dict[str, np.ndarray]:
-    told: dict[str, np.ndarray] = {
+def _report_arrays(num_envs: int, num_agents: int, mask_size: int) -> dict[str, np.ndarray]:
+    reported: dict[str, np.ndarray] = {
         REWARDS: np.zeros((num_envs, num_agents), np.float32),
         FLAGS: np.zeros((num_envs, num_agents), np.uint8),
     }
     if mask_size:
-        told[MASKS] = np.ones((num_envs, num_agents, mask_size), np.uint8)
-    return told
+        reported[MASKS] = np.ones((num_envs, num_agents, mask_size), np.uint8)
+    return reported
 
 
 def _by_env(rows: np.ndarray, num_envs: int, num_agents: int) -> np.ndarray:

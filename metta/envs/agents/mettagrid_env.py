@@ -25,11 +25,11 @@ __all__ = [
 
 _PACKAGE = "mettagrid"
 _GLOBAL, _PADDING = 0xFE, 0xFF
-"""Coordinates of tokens that belong to no cell, and of those that are not there."""
+"""Coordinates of tokens that belong to no cell, and of empty tokens."""
 _ABOUT_SELF = ("episode_completion_pct", "last_action", "last_reward", "goal", "lp:")
-"""Features that are told of the agent as a whole, by the beginnings of their names."""
+"""Features of the agent as a whole, by the beginnings of their names."""
 _UNSEEN = ("agent_id",)
-"""Features that are left out: a policy that knows who it is learns by heart."""
+"""Features that are left out: a policy that knows which agent it plays can memorise."""
 _COUNTED = ("amount", "gained", "lost")
 
 
@@ -37,8 +37,8 @@ class TokenGrid:
     """How observation tokens ``[A, K, 3]`` (place, feature, value) become arrays of fixed meaning.
 
     ``grid`` ``[A, C, H, W]`` float32 has a plane for every feature of cells, divided by mettagrid's own
-    scale, and one of zeros and ones for every tag (kind of object); ``self`` ``[A, F]`` float32 holds what
-    is told of the agent as a whole.
+    scale, and one of zeros and ones for every tag (kind of object); ``self`` ``[A, F]`` float32 has those
+    of the agent as a whole.
     """
 
     def __init__(self, game: Any) -> None:
@@ -91,7 +91,7 @@ class TokenGrid:
 
 
 class MettaGridEnv:
-    """One world of mettagrid, in the words of PettingZoo's parallel environments.
+    """One world of mettagrid as a PettingZoo parallel environment.
 
         env = MettaGridEnv(arena_small(num_agents=4))
 
@@ -151,14 +151,14 @@ class MettaGridEnv:
         truncated = {name: bool(cut[index]) for index, name in acted}
         infos: dict[str, dict[str, float]] = {name: {} for _, name in acted}
         if self._simulation.is_done():
-            told = self._simulation.episode_stats["agent"]
-            infos = {name: self._numbers(told[index]) for index, name in acted}
+            stats = self._simulation.episode_stats["agent"]
+            infos = {name: self._numbers(stats[index]) for index, name in acted}
         self.agents = [name for _, name in acted if not (terminated[name] or truncated[name])]
         earned = {name: float(rewards[index]) for index, name in acted}
         return self._observations(), earned, terminated, truncated, infos
 
     def render(self) -> None:
-        """Nothing: mettagrid draws in programs of its own."""
+        """Nothing: mettagrid draws in separate programs."""
 
     def close(self) -> None:
         """End the world; may be called more than once."""
@@ -176,8 +176,8 @@ class MettaGridEnv:
             for index, name in enumerate(self.possible_agents)
         }
 
-    def _numbers(self, told: Mapping[str, float]) -> dict[str, float]:
-        return {**dict.fromkeys(self._counted, 0.0), **told}
+    def _numbers(self, stats: Mapping[str, float]) -> dict[str, float]:
+        return {**dict.fromkeys(self._counted, 0.0), **stats}
 
 
 def arena_small(
@@ -212,7 +212,7 @@ def arena_small(
         ),
     )
     game.actions.attack.enabled = False
-    # a time limit is no end of the world: values continue behind it
+    # a time limit is not a terminal state: values bootstrap there
     game.max_steps, game.episode_truncates = max_steps, True
     game.obs.width = game.obs.height = view
     game.obs.num_tokens, game.protocol_details_obs = 4 * view * view, False

@@ -1,6 +1,6 @@
 """Reading the infos of gymnasium's vector environments.
 
-A batch of infos is a dict of arrays with one entry per row; ``"_name"`` tells which entries of
+A batch of infos is a dict of arrays with one entry per row; ``"_name"`` marks which entries of
 ``"name"`` are filled, and is missing where all of them are.
 """
 

@@ -37,8 +37,8 @@ class GymnasiumVecEnv:
 
     Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` get one seed per row; other vector
     environments take a single seed, and get the first. Later episodes begin as the vector environment
-    begins them. One that has `get_state()` and `set_state(state)` (plain data) is believed to be of class
-    `snapshot`: there is no second one to try it on.
+    begins them. One that has `get_state()` and `set_state(state)` (plain data) is assumed to be of class
+    `snapshot`: there is no second instance to try it on.
     """
 
     gives_finite = True
@@ -115,7 +115,7 @@ class GymnasiumVecEnv:
             if not has_own_state(self._env):
                 name = type(self._env).__name__
                 support = RestoreSupport(
-                    "boundary", f"a {name} has no get_state() and set_state(), and resets by itself"
+                    "boundary", f"a {name} has no get_state() and set_state(), and resets itself"
                 )
         if wanted not in ("auto", support.restore_class):
             raise ConfigError(
@@ -126,13 +126,13 @@ class GymnasiumVecEnv:
         return support
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the vector environment stands, in its own words; `boundary` before the first reset."""
-        if not self._order.stands_still("state_dict()") or self._restore_class != "snapshot":
+        """The vector environment's `get_state()`; `boundary` before the first reset."""
+        if not self._order.is_between_steps("state_dict()") or self._restore_class != "snapshot":
             return boundary_state()
         return snapshot_state(lambda: {"env": own_state(self._env), "ended": self._ended.copy()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring the vector environment to where it stood; after a `boundary`, `reset` comes next."""
+        """Restore the vector environment; after a `boundary`, `reset` comes next."""
         self._order.forget()
         saved_class = class_of_state(state)
         if saved_class == "boundary":
@@ -146,7 +146,7 @@ class GymnasiumVecEnv:
         load_own_state(self._env, state.get("env", {}))
         self._step = 0
         self._begin_episodes(ended.copy())
-        self._order.stand()
+        self._order.mark_placed()
         return None
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class GymnasiumVecEnv:
         return arrays.result(any_cut=any_cut, infos=numbers)
 
     def _mark_starts(self, ended: np.ndarray) -> None:
-        """Say which rows begin an episode; where a step only reset them, that it counts for nothing."""
+        """Mark rows that begin an episode, and as not valid those that a step only reset."""
         arrays, next_step = self._arrays, self._mode is AutoresetMode.NEXT_STEP
         starts = self._ended if next_step else ended
         any_starts = bool(np.count_nonzero(starts))
@@ -229,7 +229,7 @@ class GymnasiumVecEnv:
         in_obs = self.obs_spec.mask_path is not None
         needed = np.ones(self.num_rows, np.bool_) if masked_rows is None or in_obs else masked_rows
         if unmasked is not None:
-            # no action is taken in the last state, whatever its mask says
+            # no action is taken in the last state, whatever its mask
             masks[unmasked] = True
             needed = needed & ~unmasked
         source = self.obs_spec.mask_of(observations) if in_obs else infos
@@ -267,7 +267,7 @@ def _autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         return found
     names = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
     raise EnvError(
-        f"{env} does not say how it begins the next episode: metadata['autoreset_mode'] is {found!r}; "
+        f"{env} does not declare how it begins the next episode: metadata['autoreset_mode'] is {found!r}; "
         f"set it to the one it implements: {names} (gymnasium.vector.AutoresetMode)"
     )
 

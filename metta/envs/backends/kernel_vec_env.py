@@ -1,4 +1,4 @@
-"""Rows that C kernels, or their NumPy twins, step all at once; their whole state is in arrays."""
+"""Rows that C kernels, or their NumPy equivalents, step all at once; their whole state is in arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Worlds(Protocol):
         """Begin the first episode of every environment, one seed each."""
 
     def step(self, first: int, actions: np.ndarray, obs: np.ndarray, rows: RowArrays) -> bool:
-        """Step environments from `first` on; True where one was truncated and not terminated."""
+        """Step environments from `first` on; True if one was truncated and not terminated."""
 
     def run(
         self, actor: object, rollout: RolloutArrays, first: int, final_obs: np.ndarray
@@ -41,17 +41,17 @@ class Worlds(Protocol):
         """Step with an actor until something happens; the next step, and whether something did."""
 
     def check_actions(self, actions: np.ndarray) -> None:
-        """Refuse numbers that are no actions."""
+        """Refuse numbers that are not actions."""
 
     def saved(self) -> dict[str, Any]:
-        """Where every environment stands, in memory of its own."""
+        """A copy of the state of every environment."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what `saved` gave; `StateError`, and nothing changes, where it does not fit."""
+        """Restore what `saved` returned; `StateError`, and nothing changes, if it does not fit."""
 
 
 class KernelVecEnv:
-    """A `RestorableVecEnv` and `FusedVecEnv` of `worlds`, which `name` calls by their plural."""
+    """A `RestorableVecEnv` and `FusedVecEnv` of `worlds`; `name` is their plural in messages."""
 
     gives_finite = True
     mask_size = 0
@@ -156,13 +156,13 @@ class KernelVecEnv:
         return support
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every environment stands; `boundary` before the first reset."""
-        if not self._order.stands_still("state_dict()") or self._restore_class != "snapshot":
+        """The state of every environment; `boundary` before the first reset."""
+        if not self._order.is_between_steps("state_dict()") or self._restore_class != "snapshot":
             return boundary_state()
         return {"class": "snapshot", **self._worlds.saved()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring every environment to where it stood; after a `boundary`, `reset` comes next."""
+        """Restore every environment; after a `boundary`, `reset` comes next."""
         self._order.forget()
         saved_class = class_of_state(state)
         if saved_class == "boundary":
@@ -174,7 +174,7 @@ class KernelVecEnv:
             )
         self._worlds.load(state)
         self._arrays.begin_episodes()
-        self._order.stand()
+        self._order.mark_placed()
         return None
 
     def close(self) -> None:

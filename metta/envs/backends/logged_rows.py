@@ -26,7 +26,7 @@ __all__ = ["LoggedRows"]
 class LoggedRows:
     """The part of a `RestorableVecEnv` that does not step: its backends step, and place rows.
 
-    Actions are logged from the first reset on, until nobody can need them: a class other than `repeat` was
+    Actions are logged from the first reset on, until they cannot be needed: a class other than `repeat` was
     found, and no worker may be started again (`may_restart`).
     """
 
@@ -61,7 +61,7 @@ class LoggedRows:
 
     @property
     def next_tasks(self) -> np.ndarray:
-        """``[num_rows]`` what each environment's next episode will be of; write to it between steps."""
+        """``[num_rows]`` the task of each environment's next episode; write to it between steps."""
         return self._tasks.next
 
     @property
@@ -78,9 +78,9 @@ class LoggedRows:
         return support
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every environment stands; `boundary` before the first reset."""
+        """The state of every environment; `boundary` before the first reset."""
         state = boundary_state()
-        if self._order.stands_still("state_dict()"):
+        if self._order.is_between_steps("state_dict()"):
             if self._restore_class == "snapshot":
                 state = snapshot_state(lambda: {"rows": self._row_states()})
             elif self._restore_class == "repeat":
@@ -89,7 +89,7 @@ class LoggedRows:
         return {**state, **self._tasks.state()} if is_tasked else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Bring every environment to where it stood; after a `boundary`, `reset` comes next."""
+        """Restore every environment; after a `boundary`, `reset` comes next."""
         self._order.forget()
         self._finish_steps()
         saved_class = class_of_state(state)
@@ -103,11 +103,11 @@ class LoggedRows:
             self._log.begin_at(snapshot_rows(state, self.num_rows))
         obs = self._bring_all()
         self._begin_to_log()
-        self._order.stand()
+        self._order.mark_placed()
         return obs if saved_class == "repeat" else None
 
     def _begin_to_log(self) -> None:
-        """All rows stand where the log says; steps are logged from here on where that is of use."""
+        """All rows are where the log has them; steps are logged from here on if they may be needed."""
         self._keeps_log = True
         if not self._needs_log():
             self._stop_logging()
@@ -120,7 +120,7 @@ class LoggedRows:
         self._log.forget()
 
     def _place(self, row: int) -> RowPlace:
-        """Where a row stands, as far as the log knows."""
+        """Where a row is, according to the log."""
         return self._log.place_of(row, int(self._tasks.now[row]))
 
     def _envs_here(self) -> Collection[GymEnv]:
@@ -128,10 +128,10 @@ class LoggedRows:
         return ()
 
     def _finish_steps(self) -> None:
-        """Wait for steps under way, whose results nobody wants any more."""
+        """Wait for running steps, whose results are not needed any more."""
 
     def _row_states(self) -> list[dict[str, Any]]:
-        """What `restore.row_places.row_states` says of all rows."""
+        """What `restore.row_places.row_states` returns for all rows."""
         raise NotImplementedError
 
     def _bring_all(self) -> ObsArrays:

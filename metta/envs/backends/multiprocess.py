@@ -85,7 +85,7 @@ class MultiprocessVecEnv(LoggedRows):
             {key: array[rows] for key, array in self._shared.obs.items()} for rows in self._slices
         ]
         self._group_actions = [self._shared.actions[rows] for rows in self._slices]
-        self._num_told = 0
+        self._num_reported = 0
         self._pool = WorkerPool(context, worker_jobs(factories, spec, ranges), block)
         self._finalizer = weakref.finalize(self, self._pool.stop)
         self._supervisor = Supervisor(
@@ -184,12 +184,11 @@ class MultiprocessVecEnv(LoggedRows):
 
     def _row_states(self) -> list[dict[str, Any]]:
         self._pool.post(GET_STATE)
-        answers = self._collect(GET_STATE, self._start_limit, self._revival.tell_states)
+        answers = self._collect(GET_STATE, self._start_limit, self._revival.recover_states)
         self._revival.check_none_lost()
-        told = [_result_of(answer) for answer in answers]
-        return [
-            state for group in range(self.num_groups) for groups in told for state in groups[group]
-        ]
+        parts = [_result_of(answer) for answer in answers]
+        groups = range(self.num_groups)
+        return [state for group in groups for part in parts for state in part[group]]
 
     def _bring_all(self) -> ObsArrays:
         self._revival.begin()
@@ -207,12 +206,12 @@ class MultiprocessVecEnv(LoggedRows):
             self._collect(group, self._step_limit, self._revival.drop_steps)
 
     def _warn_of_losses(self) -> None:
-        restarts, self._num_told = self.restarts[self._num_told :], len(self.restarts)
+        restarts, self._num_reported = self.restarts[self._num_reported :], len(self.restarts)
         for restart in restarts:
             if restart.outcome == "lost":
                 rows = ", ".join(map(str, restart.failure.rows))
                 warnings.warn(
-                    f"the unfinished episodes of rows {rows} are lost and count nowhere, and fresh ones "
+                    f"the unfinished episodes of rows {rows} are lost and not counted, and fresh ones "
                     f"began: {restart.failure.message}\nIt was started again, but {restart.reason}",
                     MettaWarning,
                     stacklevel=3,
@@ -237,7 +236,7 @@ def _probe(factory: EnvFactory) -> tuple[RowSpec, int]:
 
 
 def _result_of(answer: Answer) -> Any:
-    """What a worker found out; raises the error that it met instead."""
+    """The result of a worker; raises the error that it reported instead."""
     result = unpack(answer.payload)
     if isinstance(result, MettaError):
         raise result

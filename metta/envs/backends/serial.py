@@ -77,7 +77,7 @@ class SerialVecEnv(LoggedRows):
         """Keep the actions ``[n, ...]`` for `recv`, which steps."""
         checked = check_actions(actions, self._group_size, self.action_space)
         self._order.send(group)
-        # memory of its own for each step: an environment may keep the action it was given
+        # a copy for each step: an environment may keep the action it was given
         self._actions[group] = np.array(checked, self.action_space.dtype)
         if self._keeps_log:
             # and another one: it may change it too

@@ -8,11 +8,11 @@ __all__ = ["VecEnvWrapper"]
 
 
 _NOT_PASSED_ON = ("inner", "run_steps", "is_fusable")
-"""Fused rollouts would go past the wrapper."""
+"""Fused rollouts would bypass the wrapper."""
 
 
 class VecEnvWrapper:
-    """Shows the environments of `inner` in another way; whatever it does not say itself, `inner` says."""
+    """Base of wrappers around `inner`; attributes that it does not define are those of `inner`."""
 
     def __init__(self, inner: VecEnv) -> None:
         self.inner = inner

@@ -120,7 +120,7 @@ static void move(const Carts *carts, int64_t first, int64_t count, StepArrays ou
     }
 }
 
-/* The step, and the next episode of the rows whose last one ended; the ends that Python must hear of. */
+/* The step, and the next episode of the rows whose last one ended; the ends that Python must handle. */
 static int step_carts(const Carts *carts, int64_t first, int64_t count, StepArrays out)
 {
     int ends = 0;
@@ -210,7 +210,7 @@ static const char *check_step(const Carts *carts, Py_ssize_t first, Py_ssize_t c
         return "actions are not those of rows that exist";
     for (Py_ssize_t i = 0; i < count; ++i)
         if (actions[i] < 0 || actions[i] >= NUM_CART_ACTIONS)
-            return "actions holds a number that is no action";
+            return "actions holds a number that is not an action";
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-"""Many carts with poles in one process, moved by C kernels or by their NumPy twin."""
+"""Many carts with poles in one process, moved by C kernels or by their NumPy equivalent."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from metta.errors import ConfigError, EnvError, StateError
 
 try:
     import metta.envs.cartpole._native as _native
-except ImportError:  # installed without a compiler: the twin gives the same bits, more slowly
+except ImportError:  # installed without a compiler: NumPy gives the same bits, more slowly
     _native = None
 
 __all__ = ["Carts", "native_available"]
@@ -100,7 +100,7 @@ class Carts:
 
     @staticmethod
     def check_actions(actions: np.ndarray) -> None:
-        """Refuse numbers that are no actions."""
+        """Refuse numbers that are not actions."""
         # seen as unsigned, negative numbers are large ones
         if actions.view(np.uint64).max(initial=0) >= NUM_ACTIONS:
             row = int(np.flatnonzero((actions < 0) | (actions >= NUM_ACTIONS))[0])
@@ -109,12 +109,12 @@ class Carts:
             )
 
     def saved(self) -> dict[str, Any]:
-        """Where every cart stands, in memory of its own."""
+        """A copy of the state of every cart."""
         arrays = {name: getattr(self, name).copy() for name in _SAVED}
         return {**arrays, "max_episode_steps": self.max_episode_steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what `saved` gave; `StateError`, and nothing changes, where it does not fit."""
+        """Restore what `saved` returned; `StateError`, and nothing changes, if it does not fit."""
         limit = state.get("max_episode_steps")
         if limit != self.max_episode_steps:
             raise StateError(

@@ -97,7 +97,7 @@ def _begin_episodes(carts: Carts, rows: np.ndarray) -> None:
     state, seeds, episodes, steps = carts
     seed, episode = seeds[rows].view(np.uint64), episodes[rows].view(np.uint64)
     stream = _mixed(_mixed(seed + _GAMMA) + episode * _GAMMA)
-    with np.errstate(over="ignore"):  # for numbers; arrays wrap around without a word
+    with np.errstate(over="ignore"):  # for numbers; arrays wrap around without a warning
         offsets = np.arange(1, 5, dtype=np.uint64) * _GAMMA
     bits = _mixed(stream + offsets[:, None]) >> np.uint64(11)
     state[:, rows] = bits.astype(np.float64) * 2.0**-53 * 0.1 - 0.05

@@ -1,4 +1,4 @@
-/* Many grid worlds in C: the rules stand in _world.h and _rules.h, and this file lets Python call them.
+/* Many grid worlds in C: the rules are in _world.h and _rules.h, and this file lets Python call them.
  *
  * Nothing of the caller's memory is touched before every array's dtype, shape and layout were checked,
  * and every number in it that is used as an index. Nothing is allocated. The GIL is released.
@@ -39,11 +39,11 @@ static const char *check_indices(const Worlds *worlds, int64_t first, int64_t co
     const int64_t highest = worlds->rows * worlds->stride - 1 - margin;
     for (int64_t index = first; index < first + count; ++index) {
         if (worlds->next_tasks[index] < 0 || worlds->next_tasks[index] >= worlds->num_tasks)
-            return "next_tasks holds a number that is no task";
+            return "next_tasks holds a number that is not a task";
         if (is_reset)
             continue;
         if (worlds->tasks[index] < 0 || worlds->tasks[index] >= worlds->num_tasks)
-            return "tasks holds a number that is no task";
+            return "tasks holds a number that is not a task";
         if (worlds->steps[index] < 0 || worlds->steps[index] > INT32_MAX / 8)
             return "steps holds an impossible number";
         const int32_t *positions = worlds->positions + index * worlds->num_agents;
@@ -216,7 +216,7 @@ static const char *check_actions(const int64_t *actions, int64_t count)
 {
     for (int64_t row = 0; row < count; ++row)
         if (actions[row] < 0 || actions[row] >= NUM_ACTIONS)
-            return "actions holds a number that is no action";
+            return "actions holds a number that is not an action";
     return NULL;
 }
 
@@ -272,7 +272,7 @@ static PyObject *step(PyObject *Py_UNUSED(module), PyObject *args)
     return PyErr_Occurred() ? NULL : PyLong_FromLong(ends);
 }
 
-/* Steps of all worlds with an actor, until an episode ends, which Python must hear of. */
+/* Steps of all worlds with an actor, until an episode ends, which Python must handle. */
 static PyObject *run(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *tuple, *capsule, *rollout_tuple, *final_object, *counts_object;

@@ -127,7 +127,7 @@ static int64_t play_turns(World *world, const int64_t *actions, float *rewards)
 }
 
 /* A step of one world, and the beginning of its next episode where this one ended.
- * 0: goes on; 1: terminated; 2: truncated; -1: the next world could not be built. */
+ * 0: continues; 1: terminated; 2: truncated; -1: the next world could not be built. */
 static int step_world(const Worlds *worlds, int64_t index, const int64_t *actions, Outputs out)
 {
     World world = world_at(worlds, index);

@@ -3,7 +3,7 @@
  * Everything is integers. numpy_generation.py does the same, and the two agree to the bit.
  *
  * A world lies in an array of cells that is padded with walls on every side, so that no view and no
- * neighbour ever needs a check of its own. Agents are marked in it; they always stand on empty ground.
+ * neighbour ever needs a separate check. Agents are marked in it; they always stand on empty ground.
  */
 #include <stdint.h>
 #include <string.h>
@@ -114,7 +114,7 @@ static int is_open(uint8_t code)
 
 /* Whether something may stand on empty ground for good: what was connected stays connected, doors stay
  * free on both sides, and every resource and depot keeps open ground beside it. The check is local: the
- * open ones of the four neighbours hang together through the eight. */
+ * open ones of the four neighbours are connected through the eight. */
 static int may_fill(const World *world, int64_t at)
 {
     const uint8_t *cell = world->cells + at;
@@ -147,7 +147,7 @@ static int can_hold(const World *world, int64_t at, uint8_t code)
     return (code != RESOURCE && code != DEPOT) || may_fill(world, at);
 }
 
-/* Puts a thing on a random cell; its place, or -1 where there is none. */
+/* Puts a thing on a random cell; its place, or -1 if there is none. */
 static int64_t put(World *world, Columns columns, uint8_t code)
 {
     const int64_t width = columns.right - columns.left + 1;
@@ -272,7 +272,7 @@ static void map_compass(World *world)
     }
 }
 
-/* Begins the episode whose number stands in `episodes`, with the task that is next; -1 on failure. */
+/* Begins the episode whose number is in `episodes`, with the task that is next; -1 on failure. */
 static int begin_episode(const Worlds *worlds, int64_t index)
 {
     worlds->tasks[index] = worlds->next_tasks[index];

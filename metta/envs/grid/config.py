@@ -59,7 +59,7 @@ class GridWorldConfig:
     step_cost: Reward = 0.0
     """Taken from every agent in every step."""
     share_rewards: bool = False
-    """Whether everybody gets the team's mean of what was earned."""
+    """Whether every agent gets the team's mean reward."""
     respawn: bool = True
     """Whether a gathered resource appears again on a random free cell, at the end of the step."""
     goal: Annotated[int, Ge(0), Le(1_000_000)] = 0
@@ -77,7 +77,7 @@ class GridWorldConfig:
 
     @property
     def keys_placed(self) -> int:
-        """Keys that really lie in the world."""
+        """Keys that are placed in the world."""
         return self.num_keys or self.num_doors
 
     @property

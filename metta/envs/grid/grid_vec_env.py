@@ -57,7 +57,7 @@ class GridVecEnv(KernelVecEnv):
 
     @property
     def next_tasks(self) -> np.ndarray:
-        """``[num_envs]`` int32, what each world's next episode will be of; write to it between steps."""
+        """``[num_envs]`` int32, the task of each world's next episode; write to it between steps."""
         return self._worlds.arrays.next_tasks
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> StepResult:
@@ -66,7 +66,7 @@ class GridVecEnv(KernelVecEnv):
         return super().reset(seeds, obs_out)
 
     def view(self, env_index: int) -> WorldView:
-        """One world as it stands, to be drawn."""
+        """One world as it is now, to be drawn."""
         return self._worlds.view(env_index)
 
     def _infos(self, starts: np.ndarray, first_row: int) -> list[tuple[int, dict[str, float]]]:

@@ -80,8 +80,8 @@ class _Site:
         """Whether something may stand on empty ground for good.
 
         What was connected stays connected, doors stay free on both sides, and every resource and depot
-        keeps open ground beside it. The check is local: the open ones of the four neighbours hang
-        together through the eight.
+        keeps open ground beside it. The check is local: the open ones of the four neighbours are
+        connected through the eight.
         """
         cells, down = self.cells, self.stride
         sides = (at - down, at + 1, at + down, at - 1)
@@ -103,7 +103,7 @@ class _Site:
         return True
 
     def put(self, columns: tuple[int, int], code: Cell) -> int:
-        """Put a thing on a random cell; its place, or -1 where there is none."""
+        """Put a thing on a random cell; its place, or -1 if there is none."""
         width = columns[1] - columns[0] + 1
         num_cells = width * (self.settings[Setting.HEIGHT] - 2)
         start = 0
@@ -155,7 +155,7 @@ def _build_walls(site: _Site, threshold: int) -> None:
 def _place_things(site: _Site, positions: np.ndarray) -> bool:
     """Put everything into the world: depots and resources go round the rooms, keys lie before doors.
 
-    False where something found no place.
+    False if something found no place.
     """
     settings = site.settings
     num_rooms = settings[Setting.ROOMS]
@@ -176,7 +176,7 @@ def _place_things(site: _Site, positions: np.ndarray) -> bool:
 
 
 def begin_episode(worlds: WorldArrays, radius: int, index: int) -> None:
-    """Begin the episode whose number stands in `episodes`, with the task that is next."""
+    """Begin the episode whose number is in `episodes`, with the task that is next."""
     worlds.tasks[index] = worlds.next_tasks[index]
     for array in (worlds.draws, worlds.steps, worlds.missing, worlds.cargo, worlds.keys):
         array[index] = 0

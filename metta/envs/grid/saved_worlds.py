@@ -22,7 +22,7 @@ _MAX_THINGS = 4096
 
 
 def checked_worlds(state: Mapping[str, Any], own: WorldArrays, radius: int) -> WorldArrays:
-    """The saved arrays, which fit `own` and tell of worlds that can be played on.
+    """The saved arrays, if they fit `own` and describe worlds that can continue.
 
     They may share the memory of `state`; the compass is that of `own`.
     """
@@ -88,7 +88,7 @@ def _check_walls(worlds: WorldArrays, radius: int) -> None:
 
 
 def _check_agents(worlds: WorldArrays) -> None:
-    """Agents stand inside, each on a cell of its own that is marked with it, and nothing else is."""
+    """Agents stand inside, each on a separate cell that is marked with it, and no other cell is."""
     num_worlds, num_cells = len(worlds.cells), worlds.cells[0].size
     _in_range("positions", worlds.positions, 0, num_cells - 1)
     cells = worlds.cells.reshape(num_worlds, -1)
@@ -100,6 +100,6 @@ def _check_agents(worlds: WorldArrays) -> None:
     wrong = ~(is_marked.all(axis=1) & is_distinct & (num_marks == worlds.positions.shape[1]))
     if wrong.any():
         raise StateError(
-            f"the saved agents of world {int(np.flatnonzero(wrong)[0])} do not stand where its cells say; "
+            f"the saved agents of world {int(np.flatnonzero(wrong)[0])} are not where its cells mark them; "
             "the state is damaged"
         )

@@ -1,4 +1,4 @@
-"""Many grid worlds in one process, stepped by C kernels or by their NumPy twin."""
+"""Many grid worlds in one process, stepped by C kernels or by their NumPy equivalent."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from metta.errors import ConfigError, EnvError
 
 try:
     import metta.envs.grid._native as _native
-except ImportError:  # installed without a compiler: the twin gives the same bits, more slowly
+except ImportError:  # installed without a compiler: NumPy gives the same bits, more slowly
     _native = None
 
 __all__ = ["GridWorlds", "native_available"]
@@ -91,7 +91,7 @@ class GridWorlds:
                 self.ended_counts[start : start + len(actions)],
             )
         except ValueError:
-            # nothing was touched; say it in the words of these checks
+            # nothing was changed; raise the clearer error of these checks
             self.check_actions(actions)
             self.check_next_tasks()
             raise
@@ -115,7 +115,7 @@ class GridWorlds:
         return following, bool(ends)
 
     def check_actions(self, actions: np.ndarray) -> None:
-        """Refuse numbers that are no actions."""
+        """Refuse numbers that are not actions."""
         # seen as unsigned, negative numbers are large ones
         if actions.view(np.uint64).max(initial=0) >= NUM_ACTIONS:
             row = int(np.flatnonzero((actions < 0) | (actions >= NUM_ACTIONS))[0])
@@ -125,7 +125,7 @@ class GridWorlds:
             )
 
     def check_next_tasks(self) -> None:
-        """Refuse numbers that are no tasks."""
+        """Refuse numbers that are not tasks."""
         tasks, num_tasks = self.arrays.next_tasks, len(self.arrays.settings)
         if tasks.view(np.uint32).max() >= num_tasks:
             world = int(np.flatnonzero((tasks < 0) | (tasks >= num_tasks))[0])
@@ -134,18 +134,18 @@ class GridWorlds:
             )
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Where every world stands, in memory of its own."""
+        """A copy of the state of every world."""
         return {name: getattr(self.arrays, name).copy() for name in SAVED_ARRAYS}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what `saved` gave; `StateError`, and nothing changes, where it does not fit."""
+        """Restore what `saved` returned; `StateError`, and nothing changes, if it does not fit."""
         saved = checked_worlds(state, self.arrays, self.radius)
         for name in SAVED_ARRAYS:
             getattr(self.arrays, name)[...] = getattr(saved, name)
         self._kernels.refresh(self._in_order, self.radius)
 
     def view(self, index: int) -> WorldView:
-        """One world as it stands, in memory of its own, to be drawn."""
+        """A copy of one world as it is now, to be drawn."""
         arrays = self.arrays
         if not 0 <= index < len(arrays.tasks):
             raise EnvError(f"world {index} does not exist; there are {len(arrays.tasks)}")

@@ -1,4 +1,4 @@
-"""What an environment says of its state, as plain data that every checkpoint can hold, and back."""
+"""An environment's state as plain data that every checkpoint can hold, and back."""
 
 import sys
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from metta.secrets import scrub
 __all__ = ["UnreadableStateError", "from_plain", "name_of_type", "to_plain"]
 
 _GENERATOR, _ARRAY = "metta.generator", "metta.array"
-"""Keys of mappings that stand for what plain data does not have."""
+"""Keys of mappings that encode types which plain data does not have."""
 _MAX_DEPTH = 12
 """Levels of JSON that a state may take: of the 28 of a checkpoint, a generator takes 5, all else 11."""
 _PLAIN_DTYPES = frozenset(
@@ -29,7 +29,7 @@ _BYTES_KINDS = "biufcSUMm"
 
 
 class UnreadableStateError(EnvError):
-    """An environment does not give its state, or gives what cannot be saved; says which part."""
+    """An environment does not give its state, or gives what cannot be saved; names the part."""
 
 
 def name_of_type(value: Any) -> str:
@@ -38,7 +38,7 @@ def name_of_type(value: Any) -> str:
 
 
 def to_plain(value: Any, path: str, level: int = 1) -> Any:
-    """`value` in memory of its own; `path` is how one would write it in Python.
+    """A plain copy of `value`; `path` is its expression in Python, for messages.
 
     Values are None, booleans, numbers, texts, arrays, tensors, generators, and lists, tuples and mappings
     of them. `UnreadableStateError` names anything else.

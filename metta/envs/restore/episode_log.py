@@ -1,4 +1,4 @@
-"""What was done in every row since its episode began: enough to bring it to where it stands."""
+"""What was done in every row since its episode began: enough to bring it to where it is."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ _COLUMNS = ("seeds", "episodes", "lengths")
 
 
 class EpisodeLog:
-    """Seeds, numbers and actions of unfinished episodes; kept by whoever sends the actions.
+    """Seeds, numbers and actions of unfinished episodes; kept by the sender of the actions.
 
         log = EpisodeLog(num_rows=8, num_groups=1, action_space=envs.action_space)
         log.begin(seeds)                                # at a reset
         log.record(group, actions, result.starts)       # after each step of a group
 
-    A row is *unknown* while it stands in an episode whose beginning was not seen, or that is too long.
+    A row is *unknown* while it is in an episode whose beginning was not seen, or that is too long.
     Steps are kept as they come and entered row by row a block at a time, or when the log is read: to enter
     them one by one would take about three times as long.
     """
@@ -45,14 +45,14 @@ class EpisodeLog:
         self._actions: list[list[np.ndarray]] = [[] for _ in range(num_rows)]
         """Of each row, parts ``[L, ...]`` of what it did."""
         self._states: list[Mapping[str, Any] | None] = [None] * num_rows
-        """Of each row, where its environment stood before them; None: at the beginning of the episode."""
+        """Of each row, the environment's state before them; None: at the beginning of the episode."""
 
     def begin(self, seeds: Sequence[int] | np.ndarray) -> None:
         """Every row begins its episode 0."""
         self._place(seeds, np.zeros_like(self._episodes))
 
     def begin_at(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Every row stands where `row_states` said."""
+        """Every row is where `row_states` has it."""
         try:
             seeds, episodes = (
                 np.array([state[name] for state in states], np.int64)
@@ -64,12 +64,12 @@ class EpisodeLog:
             raise StateError(f"the saved rows have no seed, episode and env: {error}") from error
 
     def forget(self) -> None:
-        """Nothing is known of any row until its next episode begins after another `begin`."""
+        """Mark every row unknown until its next episode begins after another `begin`."""
         self._place(self._seeds, self._episodes)
         self._known.fill(False)
 
     def record(self, group: int, actions: np.ndarray, starts: np.ndarray) -> None:
-        """Note one step of a group; `starts`: which rows stand at the start of a new episode."""
+        """Note one step of a group; `starts`: which rows are at the start of a new episode."""
         count = self._num_new[group]
         self._new_actions[group, count] = actions
         self._new_starts[group, count] = starts
@@ -78,7 +78,7 @@ class EpisodeLog:
             self._enter(group)
 
     def unknown_rows(self, *, from_start: bool = False) -> list[int]:
-        """Rows that cannot be brought to where they stand; `from_start`: not without a loaded state."""
+        """Rows that cannot be brought to where they are; `from_start`: not without a loaded state."""
         self._enter_all()
         known = self._known
         if from_start:
@@ -86,7 +86,7 @@ class EpisodeLog:
         return [int(row) for row in np.flatnonzero(~known)]
 
     def place_of(self, row: int, task: int = 0) -> RowPlace:
-        """Where a row that is not unknown stands, in memory of its own."""
+        """A copy of where a known row is."""
         self._enter_all()
         seed, episode = int(self._seeds[row]), int(self._episodes[row])
         return RowPlace(seed, episode, self._states[row], self._joined([row]), task)
@@ -105,10 +105,10 @@ class EpisodeLog:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave; `StateError` where it is not for these rows and actions."""
+        """Restore what `state` returned; `StateError` if it is not for these rows and actions."""
         seeds, episodes, lengths = (self._column(state, name) for name in _COLUMNS)
         if int(lengths.min()) < 0 or int(lengths.max()) > MAX_LOGGED_STEPS or episodes.min() < 0:
-            raise StateError(f"the saved episodes {episodes} of lengths {lengths} cannot be")
+            raise StateError(f"the saved episodes {episodes} of lengths {lengths} are impossible")
         actions = np.asarray(state.get("actions"))
         expected = (int(lengths.sum()), *self._shape)
         if actions.shape != expected or actions.dtype != self._dtype:

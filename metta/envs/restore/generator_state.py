@@ -28,7 +28,7 @@ _LAST_POSITIONS = {"pos": 624, "buffer_pos": 4}
 
 
 def is_global_generator(generator: Any) -> bool:
-    """Whether everybody shares this one: its state is no environment's own."""
+    """Whether the whole process shares this one: its state does not belong to one environment."""
     shared_by_all = (
         getattr(np.random.random, "__self__", None),
         getattr(random.random, "__self__", None),
@@ -61,7 +61,7 @@ def load_generator_state(state: Mapping[str, Any]) -> Any:
         legacy = np.random.RandomState()
         legacy.set_state(_unplain(state["bits"]))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise StateError(f"this is no state of a random generator: {error}") from error
+        raise StateError(f"this is not a state of a random generator: {error}") from error
     return legacy
 
 
@@ -112,7 +112,7 @@ def _unplain(value: Any) -> Any:
     if isinstance(value, (int, float, str)):
         return value
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is no part of it")
+        raise TypeError(f"{value!r} is not part of it")
     if "words" in value:
         return np.frombuffer(value["bytes"].tobytes(), _WORDS[value["words"]])
     for name, last in _LAST_POSITIONS.items():

@@ -71,11 +71,11 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "TimeAwareObservation": ("timesteps",),
     "TimeLimit": ("_elapsed_steps",),
 }
-"""Gymnasium's wrappers by name, since versions differ in which they have, and what of theirs a reset with
-the episode's seed does not bring back."""
+"""Gymnasium's wrappers by name, since versions differ in which they have, and their attributes that a reset
+with the episode's seed does not bring back."""
 
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What taking a state leads to where it is not one of this environment."""
+"""Errors of loading a state that is not of this environment."""
 
 
 def has_own_state(env: AnyEnv) -> bool:
@@ -91,7 +91,7 @@ def lasting_wrapper(env: AnyEnv) -> str | None:
 
 
 def own_state(env: AnyEnv) -> dict[str, Any]:
-    """Where an environment stands, in memory of its own; `UnreadableStateError` where it does not say."""
+    """A copy of an environment's state; `UnreadableStateError` if it does not give one."""
     return {
         "layers": [
             {"type": name_of_type(layer), "state": _state_of(layer)} for layer in _layers(env)
@@ -100,10 +100,10 @@ def own_state(env: AnyEnv) -> dict[str, Any]:
 
 
 def load_own_state(env: AnyEnv, state: Mapping[str, Any]) -> None:
-    """Bring an environment of the same making, which has begun an episode, to where the other one stood.
+    """Load a state into an environment of the same kind, which has begun an episode.
 
-    `StateError` where the state is not of such an environment, `EnvError` where it refuses the state; it is
-    then neither here nor there, and must be reset.
+    `StateError` if the state is not of such an environment, `EnvError` if it refuses the state; it is
+    then in an undefined state, and must be reset.
     """
     if isinstance(state, Mapping) and "kind" in state:
         raise StateError(

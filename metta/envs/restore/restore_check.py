@@ -1,7 +1,7 @@
 """Finds out, on throwaway environments, how environments can be part of a checkpoint.
 
-Whether an environment can be pickled or copied says nothing: some come back fresh, some slightly other. So
-it is tried. One environment plays on from a cut; another one is brought to the same cut and gets the same
+That an environment can be pickled or copied proves nothing: some come back fresh, some changed. So
+it is tried. One environment continues from a cut; another one is brought to the same cut and gets the same
 actions; everything that a trainer would see must then be equal to the bit.
 """
 
@@ -109,7 +109,7 @@ class _Player:
         return draw_action(self._action_space, None if masks is None else masks[0], generator)
 
     def take_state(self) -> RowPlace:
-        """Where this player stands now, by the state of its environment."""
+        """Where this player is now, by the state of its environment."""
         state = _as_saved(row_states(self._rows)[0])
         return RowPlace(state["seed"], state["episode"], state["env"], np.empty(0))
 
@@ -220,7 +220,7 @@ class _Trial:
         try:
             yield _Player(env, self._spec)
         finally:
-            # a throwaway that will not close is no reason against a class
+            # a throwaway that fails to close does not rule out a class
             with contextlib.suppress(Exception):
                 env.close()
 
@@ -235,7 +235,7 @@ def _as_saved(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lead_astray(player: _Player) -> None:
-    """A player must come to the cut from anywhere."""
+    """A player must reach the cut from any state."""
     generator = numpy_generator(_OTHER_SEED, "restore check")
     player.begin(_OTHER_SEED)
     for _ in range(3):
@@ -271,7 +271,7 @@ def _distinct(factories: Sequence[EnvFactory]) -> list[EnvFactory]:
 
 
 def _stir_global_generators() -> None:
-    """Move them, as anybody else in the process may: environments that draw from them are found out."""
+    """Draw from them, as other code in the process may: it reveals environments that depend on them."""
     random.random()
     np.random.random()  # noqa: NPY002 (that generator is meant)
     torch = sys.modules.get("torch")

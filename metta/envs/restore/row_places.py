@@ -1,4 +1,4 @@
-"""Where rows stand, and how they are brought there: by an environment's state, by actions, or both."""
+"""Where rows are, and how they are brought there: by an environment's state, by actions, or both."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ __all__ = ["RowPlace", "bring_row", "row_states"]
 
 
 class RowPlace(NamedTuple):
-    """Where a row stands: the present episode's number, and how it got to where it is now."""
+    """Where a row is: the present episode's number, and how it got to where it is now."""
 
     seed: int
     """Of the row, not of the episode."""

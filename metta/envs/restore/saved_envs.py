@@ -22,7 +22,7 @@ _OLD_NAMES = {"replay": "repeat"}
 
 
 def boundary_state() -> dict[str, Any]:
-    """Nothing is known of the environments: whoever loads this resets them."""
+    """Holds no state of the environments: they are reset after loading."""
     return {"class": "boundary"}
 
 

@@ -71,7 +71,7 @@ def mask_layout_of(action_space: spaces.Space[Any]) -> MaskLayout | None:
 def draw_action(
     space: spaces.Space[Any], mask: np.ndarray | None, generator: np.random.Generator
 ) -> np.ndarray:
-    """One action of a supported action space, in memory of its own; `mask` ``[M]`` says which are legal."""
+    """One action of a supported action space, as a copy; `mask` ``[M]`` marks the legal ones."""
     if isinstance(space, spaces.Box):
         return _draw_point(space, generator)
     layout = mask_layout_of(space)

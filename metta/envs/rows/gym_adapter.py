@@ -20,7 +20,7 @@ from metta.spaces import MASK_KEY, ObsSpec
 __all__ = ["FiniteCheck", "GymRows", "RowArrays", "as_number", "as_reward"]
 
 _QUICK_LOOK_SIZE = 8192
-"""Elements; beyond it a dot product would wake up the threads of BLAS."""
+"""Elements; beyond it a dot product would start the threads of BLAS."""
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ def as_number(value: Any) -> float | None:
 
 
 def as_reward(value: Any) -> float:
-    """A reward in any usual disguise (numpy scalar, bool, array with one element) as a float."""
+    """A reward of any usual type (numpy scalar, bool, array with one element) as a float."""
     number = as_number(value)
     if number is None and isinstance(value, np.ndarray) and value.size == 1:
         number = as_number(value.reshape(()))
@@ -212,7 +212,7 @@ class GymRows:
         self.episodes = np.zeros(len(self.envs), np.int64)
         """The number of each row's present episode, counted from that reset."""
         self._leaf = spec.obs_spec.leaves[0]
-        """The only one where observations are plain arrays."""
+        """The only leaf if observations are plain arrays."""
         self.any_cut = False
         """Whether the last step cut an episode short (truncated and not terminated)."""
         self.infos: list[tuple[int, dict[str, float]]] = []

@@ -50,7 +50,7 @@ class RowSpec:
 
     @property
     def mask_size(self) -> int:
-        """Entries of a mask, 0 where there is none."""
+        """Entries of a mask, 0 without masks."""
         return self.mask_layout.size if self.mask_layout is not None else 0
 
     def check(self, env: GymEnv, row: int) -> None:
@@ -100,7 +100,7 @@ def build_envs(factories: Mapping[int, EnvFactory]) -> dict[int, GymEnv]:
 
 
 def row_spec_of(env: GymEnv) -> RowSpec:
-    """Read an environment's spaces; it is reset once where only `info` can tell about masks."""
+    """Read an environment's spaces; it is reset once if only `info` can show whether it has masks."""
     obs_spec = obs_spec_of(env.observation_space)
     check_action_space(env.action_space)
     layout = mask_layout_of(env.action_space)

@@ -21,7 +21,7 @@ _MAX_OPEN = 4
 
 @dataclass(frozen=True)
 class RowTasks:
-    """Which task each environment plays, and which one its next episode will be of; ``[n]`` int32 each."""
+    """The task that each environment plays, and the task of its next episode; ``[n]`` int32 each."""
 
     now: np.ndarray
     next: np.ndarray
@@ -36,11 +36,11 @@ class RowTasks:
         return RowTasks(self.now[rows], self.next[rows])
 
     def state(self) -> dict[str, np.ndarray]:
-        """Both columns, in memory of their own."""
+        """Copies of both columns."""
         return {"tasks": self.now.copy(), "next_tasks": self.next.copy()}
 
     def load(self, state: Mapping[str, Any], num_tasks: int) -> None:
-        """Take back what `state` gave; `StateError` where it does not fit."""
+        """Restore what `state` returned; `StateError` if it does not fit."""
         for name, own in (("tasks", self.now), ("next_tasks", self.next)):
             column = np.asarray(state.get(name))
             fits = column.shape == own.shape and column.dtype == own.dtype
@@ -108,7 +108,7 @@ class TaskedEnv(gymnasium.Env[Any, Any]):
 
     def _take(self, task: int) -> GymEnv:
         if not 0 <= task < self.num_tasks:
-            raise EnvError(f"there is no task {task}; there are {self.num_tasks}")
+            raise EnvError(f"task {task} does not exist; there are {self.num_tasks}")
         env = self._open.pop(task, None)
         if env is None:
             while len(self._open) >= _MAX_OPEN:

@@ -1,8 +1,8 @@
 """A small process that ends the workers of a trainer that was killed.
 
-Workers end by themselves when their trainer is gone, unless they cannot: a stopped process runs nothing,
+Workers end themselves when their trainer is gone, unless they cannot: a stopped process runs nothing,
 and neither does one whose environment holds the interpreter. The guardian waits at the end of a pipe that
-only the trainer holds, and kills what is left a moment after the trainer died.
+only the trainer holds, and kills remaining workers a moment after the trainer died.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from metta.processes import WorkerContext, start_process
 __all__ = ["Guardian"]
 
 _GRACE_SECONDS = 1.2
-"""A little longer than workers take to end by themselves."""
+"""A little longer than workers take to end themselves."""
 _END_SECONDS = 5.0
 
 
@@ -27,7 +27,7 @@ class Guardian:
 
     def __init__(self, context: WorkerContext) -> None:
         started = start_process(context, _guard, (), "the guardian of workers")
-        started.answers.close()  # it has nothing to say
+        started.answers.close()  # it never answers
         self._process, self._writer = started.process, started.commands
 
     def watch(self, index: int, pid: int) -> None:
@@ -50,7 +50,7 @@ class Guardian:
 def _guard(lifeline: Connection, _: Connection) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # who kills the trainer's whole process group does not kill the guardian
+    # killing the trainer's whole process group does not kill the guardian
     os.setpgid(0, 0)
     with os.fdopen(os.dup(lifeline.fileno()), "r") as news:
         workers = _watch(news)
@@ -61,7 +61,7 @@ def _guard(lifeline: Connection, _: Connection) -> None:
 
 
 def _watch(news: IO[str]) -> dict[int, ProcessEnd]:
-    """Follow the news until there are none; the workers that are left when the trainer just ended."""
+    """Read messages until the pipe closes; returns the workers that remain if the trainer just ended."""
     workers: dict[int, ProcessEnd] = {}
     for line in news:
         if line == "done\n":

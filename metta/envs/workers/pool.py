@@ -32,7 +32,7 @@ _CLOSE_AFTER_FAILURE_SECONDS = 1.0
 
 
 class Answer(NamedTuple):
-    """What a worker said: flags, and bytes (mostly none)."""
+    """A worker's answer: flags, and bytes (mostly none)."""
 
     flags: int
     payload: bytes
@@ -47,12 +47,12 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """How a worker came to its end."""
+    """How a worker ended."""
 
     worker: int
     rows: tuple[int, ...]
     message: str
-    """Names the worker and says what happened."""
+    """Names the worker and what happened."""
     is_env_error: bool
     """Whether an environment raised: the message then has the original traceback."""
     noticed_at: float
@@ -173,7 +173,7 @@ class WorkerPool:
         return inbox[index]
 
     def mark_answered(self, index: int, command: int) -> None:
-        """Take a command as answered by this worker, with nothing to say."""
+        """Take a command as answered by this worker, with an empty answer."""
         self._inbox[command][index] = Answer(0, b"")
 
     def restart(self, index: int) -> None:
@@ -195,7 +195,7 @@ class WorkerPool:
             worker.request_close()
         try:
             self._wait_for_end(time.monotonic() + grace_seconds)
-        except BaseException:  # interrupted: whoever waits at the exit must not wait for a worker
+        except BaseException:  # interrupted: the exit of this process must not wait for a worker
             for worker in self._workers:
                 worker.kill()
             raise
@@ -215,7 +215,7 @@ class WorkerPool:
         self._deadline = time.monotonic() + limit.seconds
 
     def _receive(self) -> bool:
-        """Take in what workers have to say; False: all were silent until the deadline."""
+        """Read answers of workers; False: none came until the deadline."""
         remaining = self._deadline - time.monotonic()
         events = self._poller.poll(max(0.0, remaining) * 1000.0)
         for descriptor, _ in events:
@@ -237,7 +237,7 @@ class WorkerPool:
             except (ProtocolError, KeyError, TypeError, ValueError):
                 self._give_up(
                     worker,
-                    f"{worker.name} said something that is no answer, and was killed; an environment "
+                    f"{worker.name} sent something that is not an answer, and was killed; an environment "
                     "wrote to a file descriptor that is not its own",
                 )
             if worker.has_hung_up:
@@ -252,7 +252,7 @@ class WorkerPool:
         self._give_up(worker, message, is_env_error=True)
 
     def _give_up_dead(self, worker: WorkerProcess) -> None:
-        # its last words, perhaps the error that it died of, were read just before: they come first
+        # its last answers, perhaps the error that it died of, were read just before: they come first
         how = "closed the pipe of its answers"
         if worker.end.within(_CLOSE_AFTER_FAILURE_SECONDS):
             how = f"died with exit code {worker.exit_code()}"

@@ -1,4 +1,4 @@
-"""The end of a process: notice it, bring it about."""
+"""The end of a process: wait for it, or kill the process."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ _LOOK_SECONDS = 0.01
 
 
 class ProcessEnd:
-    """Tells when a process has ended, and ends it together with its process group.
+    """Detects when a process has ended, and ends it together with its process group.
 
     Linux's process descriptors are used where there are any: they never mean another process that got
     the same number, and need no parent that reports the end. Elsewhere `otherwise` is waited for, or the
@@ -31,7 +31,7 @@ class ProcessEnd:
         """Can be read from once the process has ended."""
 
     def within(self, seconds: float) -> bool:
-        """Wait for the end; False: it did not come."""
+        """Wait for the end; False: it did not end in time."""
         if self.descriptor == _NOTHING:
             return self._looks_ended_within(seconds)
         poller = select.poll()
@@ -61,7 +61,7 @@ class ProcessEnd:
             os.killpg(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         if self._own != _NOTHING:
             os.close(self._own)
         self._own = self.descriptor = _NOTHING

@@ -12,7 +12,7 @@ __all__ = ["Revival"]
 
 
 class Revival:
-    """What the trainer knows of its rows: enough to bring them back without the process that held them.
+    """What the trainer knows about its rows: enough to restore them without the process that held them.
 
     Unfinished episodes are repeated: seed, number and actions are in the log. Where that fails, or ends at
     another observation than the one that was handed out last, rows are *lost*: they begin fresh episodes
@@ -47,7 +47,7 @@ class Revival:
         self._seen[group] = obs
 
     def bring_back(self, worker: int, failed_before: bool) -> str:
-        """A `RecoverFn`: rows as they stood, then the steps under way once more."""
+        """A `RecoverFn`: rows as they were, then the running steps once more."""
         why = "it failed again when its episodes were repeated" if failed_before else ""
         why = why or self._bring_to_places(worker)
         if why:
@@ -77,7 +77,7 @@ class Revival:
         self._pool.wait_for(worker, BRING_TO, self._start_limit)
         return ""
 
-    def tell_states(self, worker: int, failed_before: bool) -> str:
+    def recover_states(self, worker: int, failed_before: bool) -> str:
         """A `RecoverFn` of a worker that was asked for the states of its rows; lost rows have none."""
         why = self.bring_back(worker, failed_before)
         if why:
@@ -88,7 +88,7 @@ class Revival:
         return ""
 
     def check_none_lost(self) -> None:
-        """Refuse to save rows that stand nowhere until the next step."""
+        """Refuse to save rows that have no state until the next step."""
         if any(self.lost):
             raise UnreadableStateError("some rows lost their episodes just now, with their worker")
 
@@ -110,14 +110,14 @@ class Revival:
         )
 
     def send_places(self, worker: int) -> None:
-        """Let a worker bring its rows, save lost ones, to where they stand."""
+        """Let a worker bring its rows, except lost ones, to where they are."""
         places = {
             group: [self._log.place_of(row, int(self._tasks[row])) for row in rows]
-            for group, rows in self._standing(worker).items()
+            for group, rows in self._kept_rows(worker).items()
         }
         self._pool.send(worker, BRING_TO, self._start_limit, places)
 
-    def _standing(self, worker: int) -> dict[int, range]:
+    def _kept_rows(self, worker: int) -> dict[int, range]:
         """The rows of each group that are not lost."""
         return {
             group: range(*rows)
@@ -132,8 +132,8 @@ class Revival:
 
     def _bring_to_places(self, worker: int) -> str:
         """Why the rows of a worker could not be brought back; empty where they were."""
-        standing = self._standing(worker)
-        unknown = {row for rows in standing.values() for row in rows}
+        kept = self._kept_rows(worker)
+        unknown = {row for rows in kept.values() for row in rows}
         unknown &= set(self._log.unknown_rows())
         if unknown:
             return f"how the episodes of rows {sorted(unknown)} began is not known"
@@ -144,7 +144,7 @@ class Revival:
         error = unpack(answer.payload)
         if error is not None:
             return str(error)
-        if not all(self._is_as_seen(group, rows) for group, rows in standing.items()):
+        if not all(self._is_as_seen(group, rows) for group, rows in kept.items()):
             return "environments showed other observations when their episodes were repeated"
         return ""
 

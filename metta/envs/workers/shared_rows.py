@@ -1,6 +1,6 @@
 """Rows in shared memory: one anonymous block that the trainer and its workers see as arrays.
 
-The block is memory of a file that is already deleted, so nothing is left behind however a process ends.
+The block is memory of a file that is already deleted, so nothing remains however a process ends.
 """
 
 import ctypes

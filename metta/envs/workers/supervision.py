@@ -1,4 +1,4 @@
-"""What becomes of workers that fail: they are started again within a budget, or the run ends."""
+"""Supervision of workers: those that fail are started again within a budget, or the run ends."""
 
 import time
 from collections import deque
@@ -14,9 +14,9 @@ __all__ = ["RecoverFn", "OnEnvError", "Restart", "RestartBudget", "Supervisor"]
 
 OnEnvError = Literal["fail", "restart"]
 RecoverFn = Callable[[int, bool], str]
-"""Brings the rows of a worker that has just started to where they stood, and has it answer all that is
-waited for. The second argument says that this failed before, so that rows must begin afresh. Returns why
-they did; nothing where they came back exactly."""
+"""Brings the rows of a worker that has just started to where they were, and has it answer all pending
+commands. The second argument: this failed before, so rows must begin afresh. Returns why
+they did; nothing if they came back exactly."""
 
 _WINDOW_SECONDS = 3600.0
 _STOP_SECONDS = 1.0
@@ -28,7 +28,7 @@ class Restart:
 
     failure: WorkerFailure
     outcome: Literal["exact", "lost", "failed again"]
-    """Rows came back to where they stood, or began fresh episodes, or the new process failed at once."""
+    """Rows came back to where they were, or began fresh episodes, or the new process failed at once."""
     reason: str = ""
     """Why they were lost."""
 
@@ -42,7 +42,7 @@ class RestartBudget:
         self._times: deque[float] = deque()
 
     def spend(self) -> bool:
-        """Use one up; False: there is none left."""
+        """Use one up; False: none remains."""
         while self._times and self._clock() - self._times[0] > _WINDOW_SECONDS:
             self._times.popleft()
         if len(self._times) >= self.max_restarts:
@@ -62,7 +62,7 @@ class Supervisor:
         self.restarts: list[Restart] = []
 
     def first_answers(self) -> None:
-        """Wait for workers to get ready; a world that cannot be made is told at once."""
+        """Wait for workers to get ready; an environment that cannot be made is reported at once."""
         try:
             self._pool.collect(READY, self._start_limit)
         except WorkersFailedError as failed:

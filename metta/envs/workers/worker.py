@@ -2,7 +2,7 @@
 
 Commands are one byte: the number of a group to step, or one of the codes below; those in `WITH_PAYLOAD`
 are followed by a length and that many bytes. An answer is a header (command, flags, how many answers came
-before it, length) and, only where there is something to say, that many bytes. Steps say JSON. What is
+before it, length) and, if the length is not 0, that many bytes. Steps answer in JSON. What is
 pickled goes between a trainer and its own workers only.
 """
 
@@ -72,7 +72,7 @@ _THREAD_VARIABLES = (
 _LAST_SECONDS = 1.0
 """What a worker has to close its environments once the trainer is gone."""
 _SIGN_SECONDS = 0.05
-"""How often a worker that repeats an episode says that it is alive, at most."""
+"""How often a worker that repeats an episode reports that it is alive, at most."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def worker_row_ranges(num_rows: int, num_groups: int, num_workers: int) -> RowRa
 def worker_jobs(
     factories: Sequence[EnvFactory], spec: RowSpec, ranges: RowRanges
 ) -> list[WorkerJob]:
-    """One job per worker, in the world that the trainer lives in now."""
+    """One job per worker, with the trainer's present environment variables."""
     jobs = []
     for index, mine in enumerate(ranges):
         rows = [row for first, stop in mine for row in range(first, stop)]
@@ -160,12 +160,12 @@ def answer_descriptor() -> int | None:
 def worker_main(
     job: WorkerJob, block: SharedBlock, commands: Connection, answers: Connection
 ) -> None:
-    """Serve until told to close, until the trainer is gone, or until an environment fails."""
+    """Serve until asked to close, until the trainer is gone, or until an environment fails."""
     global _answer_descriptor
     threading.Thread(target=_die_with_trainer, args=(commands.fileno(),), daemon=True).start()
     _answer_descriptor = answers.fileno()
-    mouth = _AnswerPipe(answers.fileno())
-    # the trainer went away: there is nobody left to tell
+    pipe = _AnswerPipe(answers.fileno())
+    # the trainer is gone: no process reads the answer
     with contextlib.suppress(BrokenPipeError):
         try:
             _settle_in(job)
@@ -173,17 +173,17 @@ def worker_main(
             shared = SharedRows.over(block, spec, job.num_rows)
             rows = WorkerRows(factories, spec, shared, job.row_ranges)
         except BaseException:  # noqa: BLE001 (goes to the trainer, which raises it)
-            mouth.answer_error(READY)
+            pipe.answer_error(READY)
             return
         try:
-            mouth.answer(READY)
-            _serve(rows, commands.fileno(), mouth)
+            pipe.answer(READY)
+            _serve(rows, commands.fileno(), pipe)
         finally:
             rows.close()
 
 
 class _AnswerPipe:
-    """Says answers, and counts them."""
+    """Writes answers, and counts them."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -208,7 +208,7 @@ class _AnswerPipe:
             self.answer(SIGN_OF_LIFE)
 
 
-def _serve(rows: WorkerRows, commands: int, mouth: _AnswerPipe) -> None:
+def _serve(rows: WorkerRows, commands: int, pipe: _AnswerPipe) -> None:
     while True:
         command = os.read(commands, 1)
         if not command or command[0] == CLOSE:
@@ -221,31 +221,31 @@ def _serve(rows: WorkerRows, commands: int, mouth: _AnswerPipe) -> None:
                 payload = json.dumps(stepped.infos).encode() if stepped.infos else b""
             else:
                 argument = _read_payload(commands) if code in WITH_PAYLOAD else None
-                code, flags, payload = _obey(rows, code, argument, mouth)
+                code, flags, payload = _run(rows, code, argument, pipe)
         except BaseException:  # noqa: BLE001 (goes to the trainer, which raises it)
-            mouth.answer_error(code)
+            pipe.answer_error(code)
             return
-        mouth.answer(code, flags, payload)
+        pipe.answer(code, flags, payload)
 
 
-def _obey(rows: WorkerRows, code: int, argument: Any, mouth: _AnswerPipe) -> tuple[int, int, bytes]:
-    """Whatever is not a step: the command to answer, flags, and what to say."""
+def _run(rows: WorkerRows, code: int, argument: Any, pipe: _AnswerPipe) -> tuple[int, int, bytes]:
+    """Run a command that is not a step; returns the command to answer, flags and bytes."""
     if code == RESET:
         rows.reset()
         return code, 0, b""
     if code == FRESH:
         group, seeds, episodes = argument
         rows.begin_fresh(group, seeds, episodes)
-        # it stands for the step that was not taken
+        # it answers the step that was not taken
         return group, 0, b""
     result: Any = None
     try:
         if code == GET_STATE:
             result = rows.states()
         else:
-            rows.bring_to(argument, mouth.sign_of_life)
+            rows.bring_to(argument, pipe.sign_of_life)
     except (EnvError, StateError) as error:
-        # the trainer decides what becomes of rows that cannot be saved, or brought back
+        # the trainer decides what to do with rows that cannot be saved or restored
         result = error
     return code, 0, pack(result)
 
@@ -260,7 +260,7 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
     while len(parts) < size:
         part = os.read(descriptor, size - len(parts))
         if not part:
-            raise EOFError("the trainer went away in the middle of a command")
+            raise EOFError("the trainer ended in the middle of a command")
         parts += part
     return bytes(parts)
 
@@ -278,7 +278,7 @@ def _settle_in(job: WorkerJob) -> None:
             os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGTERM, ignore_here)
-    # with a group of its own, the processes of its environments can be found and ended with it
+    # with its own process group, the processes of its environments can be found and ended with it
     os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(job.environ)
@@ -289,7 +289,7 @@ def _settle_in(job: WorkerJob) -> None:
 def _die_with_trainer(commands: int) -> None:
     """End a worker that is inside a step, and sees no end of commands, when the trainer is gone.
 
-    Linux's parent-death signal would not do: the parent is the fork server, which lives on for as long
+    Linux's parent-death signal would not work: the parent is the fork server, which runs for as long
     as it has children. Workers that cannot run this thread (stopped, or inside code that holds the
     interpreter) are ended by the guardian.
     """

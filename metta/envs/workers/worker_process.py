@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 
 def worker_context() -> WorkerContext:
-    """`forkserver`, or `spawn` where there is none; plain `fork` can deadlock under threads."""
+    """`forkserver`, or `spawn` if the system has none; plain `fork` can deadlock under threads."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -57,11 +57,11 @@ class WorkerProcess:
         self.end = ProcessEnd(self.pid, self._process.sentinel)
         self.commands = self._commands.fileno()
         self.answers = self._answers.fileno()
-        # a worker that does not read, or says half an answer, must not hold up the trainer
+        # a worker that does not read, or sends half an answer, must not block the trainer
         os.set_blocking(self.commands, False)
         os.set_blocking(self.answers, False)
         self._unread = bytearray()
-        self.num_said = 0
+        self.num_answers = 0
         """Answers, and signs of life, that came."""
         self.has_hung_up = False
         """Whether nothing more can come."""
@@ -82,7 +82,7 @@ class WorkerProcess:
     def send(self, message: bytes, timeout_seconds: float) -> None:
         """Send a message of any length; what a dead or hung worker does not take is dropped.
 
-        Its silence will tell.
+        Its missing answer will be noticed.
         """
         poller = select.poll()
         poller.register(self.commands, select.POLLOUT)
@@ -101,10 +101,10 @@ class WorkerProcess:
         except BlockingIOError:
             return []
         if len(chunk) == HEADER.size and not self._unread:
-            # what nearly every step gets: one answer, with nothing to say
+            # what nearly every step gets: one empty answer
             command, flags, count, length = HEADER.unpack(chunk)
-            if count == self.num_said & 0xFFFF and flags <= _KNOWN_FLAGS and not length:
-                self.num_said += 1
+            if count == self.num_answers & 0xFFFF and flags <= _KNOWN_FLAGS and not length:
+                self.num_answers += 1
                 return [Message(command, flags, b"")]
         self.has_hung_up = not chunk
         self._unread += chunk
@@ -114,14 +114,14 @@ class WorkerProcess:
         unread, answers, start = self._unread, [], 0
         while len(unread) >= start + HEADER.size:
             command, flags, count, length = HEADER.unpack_from(unread, start)
-            if count != self.num_said & 0xFFFF or flags > _KNOWN_FLAGS:
+            if count != self.num_answers & 0xFFFF or flags > _KNOWN_FLAGS:
                 raise ProtocolError
             body = start + HEADER.size
             if len(unread) < body + length:
                 break
             start = body + length
             answers.append(Message(command, flags, bytes(unread[body:start])))
-            self.num_said += 1
+            self.num_answers += 1
         del unread[:start]
         return answers
 
@@ -144,11 +144,11 @@ class WorkerProcess:
         with contextlib.suppress(BlockingIOError):
             self.command(CLOSE)
         # where it still answers, it finds its pipe broken and ends; commands stay open: a worker whose
-        # commands end believes that the trainer died
+        # commands end assumes that the trainer died
         self._answers.close()
 
     def close(self) -> None:
-        """Let go of a process that has ended; may be called more than once."""
+        """Release a process that has ended; may be called more than once."""
         if self._is_closed:
             return
         self._is_closed = True

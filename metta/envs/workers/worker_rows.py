@@ -70,13 +70,13 @@ class WorkerRows:
         rows.begin_fresh(self._obs[group])
 
     def states(self) -> list[list[dict[str, Any]]]:
-        """Where the rows of each group stand."""
+        """The state of the rows of each group."""
         return [row_states(rows) for rows in self.groups]
 
     def bring_to(
         self, places: Mapping[int, Sequence[RowPlace]], sign_of_life: Callable[[], None]
     ) -> None:
-        """Bring the rows of some groups to where they stood, and write what they observe there.
+        """Bring the rows of some groups to where they were, and write what they observe there.
 
         Results of steps stay as they are: a reader may still hold them.
         """

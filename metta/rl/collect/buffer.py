@@ -30,7 +30,7 @@ STATE_PREFIX = "recurrent_state/"
 FLOAT_COLUMNS = ("values", "log_probs", "advantages", "returns", "rewards", "next_values")
 
 ROWS_PER_FORWARD = 8192
-"""Bound on rows of the batched forward in `finalize`, for the memory of convolutions."""
+"""Limit on rows of the batched forward in `finalize`, for the memory of convolutions."""
 
 
 def obs_column(spec: ObsSpec, key: str) -> str:
@@ -192,10 +192,10 @@ class RolloutBuffer:
             self._store_lost(step, result.lost + rows.start)
 
     def _store_lost(self, step: int, rows: np.ndarray) -> None:
-        """Cut episodes whose step `step` was never taken off at the step before, which bootstraps."""
+        """Truncate episodes whose step `step` was never taken at the step before, which bootstraps."""
         for row in rows.tolist():
             if step > 0 and bool(self.terminated[step - 1, row] | self.truncated[step - 1, row]):
-                continue  # it had ended by itself
+                continue  # it had already ended
             self.lost.append((step - 1, row))
             if step > 0:
                 self.truncated[step - 1, row] = True
@@ -299,7 +299,7 @@ def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 def checked_columns(columns: dict[str, Tensor], checked: Sequence[str]) -> dict[str, Tensor]:
     """The columns with invalid rows cleared; `NonFiniteError` where a valid row holds NaN or infinity.
 
-    A device is waited for once, unless something is wrong.
+    Waits for the device once, unless something is wrong.
     """
     names = [name for name in checked if columns[name].dtype.is_floating_point]
     kind = columns["values"].dtype
@@ -327,7 +327,7 @@ def _check_finite(columns: Mapping[str, Tensor], names: Sequence[str]) -> None:
 
 
 def _without_invalid(columns: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in which nothing that stands in invalid rows can spoil a product: 0 * NaN is NaN.
+    """Copies in which no value of an invalid row can spoil a product: 0 * NaN is NaN.
 
     Finite observations stay, since a recurrent policy has seen them.
     """

@@ -43,7 +43,7 @@ class RolloutCollector:
         collector = RolloutCollector(vec_env, policy, experience, "cpu")
         stats, num_steps = collector.collect()
 
-    Episodes run on from one rollout to the next. The noise of rollout k is a function of (seed, rank, k).
+    Episodes continue from one rollout to the next. The noise of rollout k is a function of (seed, rank, k).
     """
 
     state_name = "collector"
@@ -68,7 +68,7 @@ class RolloutCollector:
             )
         self.vec_env: VecEnv = make_vec_env(vecenv)
         self.policy = policy.to(device) if torch.device(device) != policy.device else policy
-        # environments in which policies of the past play want to see the learner
+        # environments with opponents need the learner, to add it to their pool
         self._begin_rollout: Callable[[int, Policy], None] | None = getattr(
             self.vec_env, "begin_rollout", None
         )
@@ -90,7 +90,7 @@ class RolloutCollector:
         """Tasks come from a curriculum that has several of them."""
         if curriculum is None or curriculum.is_single:
             return None
-        # asked by hand: from Python 3.12 on, protocols do not see what a wrapper passes on
+        # not isinstance: from Python 3.12 on, protocols do not see what a wrapper passes on
         if not hasattr(self.vec_env, "next_tasks"):
             raise EnvError(
                 f"{type(self.vec_env).__name__} plays one task only, but the curriculum has "
@@ -171,8 +171,8 @@ class RolloutCollector:
             return
         if self._resets is not None and self.vec_env.num_resets != self._resets:
             raise EnvError(
-                "somebody else reset this collector's environment (run_episodes, another collector?), "
-                "so its episodes cannot continue; give each its own, e.g. by make_vec_env"
+                "this collector's environment was reset elsewhere (run_episodes, another collector?), "
+                "so its episodes cannot continue; give each its own environment, e.g. by make_vec_env"
             )
         for key, leaf in first.items():
             leaf[...] = self._carry["obs"][key]
@@ -182,7 +182,7 @@ class RolloutCollector:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether episodes run on into the next rollout."""
+        """Whether episodes continue in the next rollout."""
         return self._carry is not None
 
     @property
@@ -191,7 +191,7 @@ class RolloutCollector:
         return self._envs_out_of_sync
 
     def continues_from(self, seen: ObsArrays | None) -> bool:
-        """The environments were brought back to where the collector stood, and show `seen` (None: unknown).
+        """The environments were restored to the collector's position, and show `seen` (None: unknown).
 
         True where that is what the collector carries: episodes continue.
         """
@@ -202,7 +202,7 @@ class RolloutCollector:
         return True
 
     def resume_with_fresh_episodes(self) -> None:
-        """Begin new episodes in the next rollout; unfinished ones are dropped and count nowhere."""
+        """Begin new episodes in the next rollout; unfinished ones are dropped and not counted."""
         self._carry, self._envs_out_of_sync = None, False
         self.meter.returns[:] = 0.0
         self.meter.lengths[:] = 0
@@ -215,7 +215,7 @@ class RolloutCollector:
         return row_seeds(seed, self.vec_env.num_rows, rank=self.rank)
 
     def _run(self, buffer: RolloutBuffer, noise: np.ndarray) -> list[Any]:
-        """All steps of a rollout; what is left standing goes into the carry."""
+        """All steps of a rollout; the last observations and states go into the carry."""
         infos: list[Any] = []
         fused = self._fused_env()
         if fused is not None:
@@ -244,7 +244,7 @@ class RolloutCollector:
     def _run_fused(
         self, env: FusedVecEnv, buffer: RolloutBuffer, noise: np.ndarray, infos: list[Any]
     ) -> None:
-        """The same loop in C; steps in which something happened are taken in here as all others are."""
+        """The same loop in C; steps in which something happened are recorded here like all others."""
         arrays, rows, step = buffer.rollout_arrays(noise), slice(0, buffer.num_rows), 0
         buffer.valid.fill_(True)
         while step < buffer.horizon:
@@ -253,7 +253,7 @@ class RolloutCollector:
                 self._take_in(buffer, step - 1, rows, result, {}, infos)
 
     def _fused_env(self) -> FusedVecEnv | None:
-        """The environment, where actor and environment can take turns without Python."""
+        """The environment, if actor and environment can take turns without Python."""
         return None if self.actor.fused_actor is None else fused_env_of(self.vec_env)
 
     def _act(
@@ -342,7 +342,7 @@ class RolloutCollector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave; `EnvironmentState` brings the environments back.
+        """Restore what `state_dict` returned; `EnvironmentState` brings the environments back.
 
         Without it, episodes continue where the environments here showed the carried observations last;
         elsewhere the next rollout begins fresh ones.

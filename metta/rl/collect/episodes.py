@@ -40,7 +40,7 @@ def cut_episodes(rewards: np.ndarray, valid: np.ndarray, ended: np.ndarray) -> E
     last = by_row[np.append(is_first[by_row[1:]], True)[: len(rows)]]
 
     def cut(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What was added up in each episode, and in each row since its last end."""
+        """Sums over each episode, and over each row since its last end."""
         at_end, tail = sums[steps, rows], sums[-1].copy()
         before = np.zeros_like(at_end)
         before[by_row[1:]] = np.where(is_first[by_row[1:]], 0, at_end[by_row[:-1]])
@@ -55,7 +55,7 @@ def cut_episodes(rewards: np.ndarray, valid: np.ndarray, ended: np.ndarray) -> E
 
 
 class EpisodeMeter:
-    """Returns and lengths of episodes that run on from rollout to rollout."""
+    """Returns and lengths of episodes that continue from rollout to rollout."""
 
     def __init__(self, num_rows: int) -> None:
         self.returns = np.zeros(num_rows)
@@ -102,7 +102,7 @@ class EpisodeMeter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back unfinished episodes."""
+        """Restore unfinished episodes."""
         self.returns[:] = state["returns"]
         self.lengths[:] = state["lengths"]
         self.num_episodes = int(state["num_episodes"])

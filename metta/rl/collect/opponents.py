@@ -28,7 +28,7 @@ __all__ = ["OpponentPool", "OpponentVecEnv"]
 
 
 class OpponentPool:
-    """The policies that opponents play: some for good, and the newest past selves of the learner.
+    """The policies that opponents play: some fixed, and the newest past selves of the learner.
 
     pool = OpponentPool(policy, fixed=[champion], interval=20, size=8)
     """
@@ -59,10 +59,10 @@ class OpponentPool:
         return [*self.fixed, *self.past]
 
     def begin_rollout(self, number: int, learner: Policy) -> None:
-        """Take the learner in, as it is now, at every multiple of the interval.
+        """Add a copy of the learner at every multiple of the interval.
 
-        Where there is no room, it takes the place of the oldest past self, also in unfinished episodes;
-        the others stay where they are, so that everybody else keeps the opponent of the episode.
+        If the pool is full, it replaces the oldest past self, also in unfinished episodes;
+        the others keep their places, so that all other environments keep their opponent.
         """
         if not self.interval or number == 0 or number % self.interval:
             return
@@ -79,7 +79,7 @@ class OpponentPool:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         if list(state["fixed"]) != [policy.parameter_hash() for policy in self.fixed]:
             raise StateError(
                 "the fixed opponents have other weights than those of the saved run; name the very files "
@@ -91,7 +91,7 @@ class OpponentPool:
             policy.load_state_dict(weights)
             past.append(policy)
         if not (past or self.fixed):
-            raise StateError("the saved opponents are none at all")
+            raise StateError("the saved opponents are empty; the state is damaged")
         self.past, self._num_past = past, int(state["num_past"])
 
 
@@ -176,7 +176,7 @@ class OpponentVecEnv(VecEnvWrapper):
         return _shown(result, part.learners)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the environments stand, and what opponents saw, remember and play."""
+        """The state of the environments, and what opponents saw, remember and play."""
         if not isinstance(self.inner, RestorableVecEnv):
             return {"class": "boundary"}
         state = self.inner.state_dict()
@@ -190,9 +190,9 @@ class OpponentVecEnv(VecEnvWrapper):
         return {**state, "opponents": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> ObsArrays | None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         if not isinstance(self.inner, RestorableVecEnv):
-            raise StateError(f"{type(self.inner).__name__} cannot take its state back")
+            raise StateError(f"{type(self.inner).__name__} cannot restore its state")
         seen = self.inner.load_state_dict(
             {key: part for key, part in state.items() if key != "opponents"}
         )
@@ -213,7 +213,7 @@ class OpponentVecEnv(VecEnvWrapper):
         return {key: leaf[learners] for key, leaf in seen.items()}
 
     def _draw(self, group: "_Group", begun: np.ndarray) -> None:
-        """Choose who plays against the learners of environments that began an episode."""
+        """Choose the opponents of the learners in environments that began an episode."""
         for index in np.flatnonzero(begun).tolist():
             env = group.envs.start + index
             episode = int(self._num_episodes[env])
@@ -228,7 +228,7 @@ class OpponentVecEnv(VecEnvWrapper):
 
 
 class _Group:
-    """One group of environments: what their agents see, and who plays the opponents."""
+    """One group of environments: what their agents see, and which policies play the opponents."""
 
     def __init__(self, inner: VecEnv, rows: slice, is_learner: np.ndarray, agents: int) -> None:
         self.rows, self.size = rows, rows.stop - rows.start
@@ -261,7 +261,7 @@ class _Group:
             state = self._states.get(number)
             if state is None:
                 state = policy.initial_state(len(self.others))
-            # a memory has a place for every opponent; without one, only those who play need be asked
+            # recurrent states cover every opponent; without them, only the rows of this member are computed
             rows = self.others if state else self.others[is_playing]
             produced, state = EagerActor(policy).act(
                 {key: leaf[rows] for key, leaf in self.obs.items()},

@@ -1,7 +1,7 @@
 """Rollouts as plain columns ``dict[str, Tensor]``: checking, completing and joining them.
 
-Columns are ``[T, N, ...]``, recurrent states ``[S, N, ...]`` (one per segment). A column that nobody
-here knows is carried along and reaches custom losses that name it.
+Columns are ``[T, N, ...]``, recurrent states ``[S, N, ...]`` (one per segment). An unknown
+column is carried along and reaches custom losses that name it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def required_columns(policy: Policy) -> list[str]:
 def check_rollout(
     data: Mapping[str, Tensor], policy: Policy, architecture: str | None = None
 ) -> dict[str, Tensor]:
-    """The columns on the policy's device, checked against it; the input is left alone.
+    """The columns on the policy's device, checked against it; the input is not changed.
 
     Raises `RolloutError` for what is missing or of the wrong shape, `NonFiniteError` for NaN and infinity,
     each naming column, step and row.
@@ -151,7 +151,7 @@ def num_valid(data: Mapping[str, Tensor]) -> int:
 
 
 def is_empty_rollout(data: Mapping[str, Tensor]) -> bool:
-    """Whether there is nothing to learn from."""
+    """Whether the rollout holds nothing to learn from."""
     columns = list(data.values())
     if not columns or all(column.numel() == 0 for column in columns):
         return True

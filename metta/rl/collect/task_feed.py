@@ -1,4 +1,4 @@
-"""`TaskFeed`: between a curriculum and the environments that play its tasks."""
+"""`TaskFeed`: connects a curriculum with the environments that play its tasks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ class TaskFeed:
     """Gives every environment the task of its next episode, and the curriculum the scores.
 
     Tasks are drawn when an episode begins, for the one after it, with the curriculum's probabilities of
-    that moment; scores are told after each rollout. So all is a function of the curriculum's state.
+    that moment; scores are reported after each rollout. So all is a function of the curriculum's state.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TaskFeed:
             self._draw(env)
 
     def after_reset(self) -> None:
-        """Every environment has begun the task that was next."""
+        """Every environment has begun its next task."""
         self.playing[:] = self.vec_env.tasks
         self.returns.fill(0.0)
         self.finished.fill(0)
@@ -69,9 +69,9 @@ class TaskFeed:
         ended: Sequence[tuple[int, int, float, int]],
         lost: Collection[tuple[int, int]] = (),
     ) -> None:
-        """Tell the curriculum how episodes went: `ended` has (step, row, return, length) of agents.
+        """Report scores of episodes to the curriculum: `ended` has (step, row, return, length) of agents.
 
-        Episodes that broke off with their worker (`lost`: step, row) are not told.
+        Episodes that were lost with their worker (`lost`: step, row) are not reported.
         """
         dropped = {(step + 1, row // self._agents) for step, row in lost}
         agents = sorted((step, row // self._agents, total) for step, row, total, _ in ended)
@@ -101,12 +101,12 @@ class TaskFeed:
         return {name: getattr(self, name).copy() for name in _COLUMNS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         for name in _COLUMNS:
             column, own = np.asarray(state.get(name)), getattr(self, name)
             if column.shape != own.shape:
                 raise StateError(
-                    f"the saved {name} are those of {column.shape} environments, not of {own.shape}; go "
-                    "on with as many as the run has"
+                    f"the saved {name} are those of {column.shape} environments, not of {own.shape}; "
+                    "continue with as many as the run has"
                 )
             own[:] = column

@@ -2,7 +2,7 @@
 
 A package is machine code that was compiled here, from a graph that is part of its name. The folder
 belongs to one user alone, and so do those in which the compiler works and from which code is loaded; what
-is damaged is compiled again. Of several runs that want the same package at once, one compiles and the
+is damaged is compiled again. Of several runs that need the same package at once, one compiles and the
 others wait for it.
 """
 
@@ -54,7 +54,7 @@ class CompiledGraph:
 
 
 def compiler_name() -> str | None:
-    """The C++ compiler that graphs are compiled with, and its version; None where there is none."""
+    """The C++ compiler that graphs are compiled with, and its version; None if none was found."""
     return _find_compiler()[1]
 
 
@@ -81,10 +81,10 @@ def cache_folder() -> Path:
 def compile_graph(
     graph: TracedGraph, examples: Sequence[Tensor], announce: Callable[[str], None]
 ) -> CompiledGraph:
-    """Machine code for tensors laid out as the examples are, from the cache where it is there.
+    """Machine code for tensors laid out as the examples are, from the cache if it holds it.
 
-    `announce` is told before the compiler runs, here or in another process that is waited for.
-    `DriverError` where it cannot.
+    `announce` is called before the compiler runs, here or in another process that this one waits for.
+    `DriverError` if compiling fails.
     """
     layouts = [_layout(tensor) for tensor in [*examples, *graph.held]]
     folder = _own_folder()
@@ -92,15 +92,15 @@ def compile_graph(
         package = folder / f"{_key_of(graph, layouts)}.pt2"
         if not _is_intact(package):
             _compile_once(graph, layouts, package, announce)
-        with contextlib.suppress(OSError):  # whose clock or file system this is does not matter
+        with contextlib.suppress(OSError):  # another user's or a read-only file system
             os.utime(package)
             _forget_oldest(folder)
         return CompiledGraph(package, graph.held)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        said = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines()
         raise DriverError(
             f"compiled updates are kept in {folder}, which failed: {type(error).__name__}: "
-            f"{said[0] if said else ''}"
+            f"{lines[0] if lines else ''}"
         ) from error
 
 
@@ -142,7 +142,7 @@ def _own_folder() -> Path:
 
 @contextlib.contextmanager
 def _unpacking_in_private() -> Iterator[None]:
-    """The loader unpacks code into a new folder of the system's, and leaves it there until its end."""
+    """The loader unpacks code into a new temporary folder, and leaves it there until the process ends."""
     before = os.environ.get("TMPDIR")
     with ScratchFolder("load") as scratch:
         os.environ["TMPDIR"] = str(scratch.path)
@@ -165,7 +165,7 @@ def _lock_file(package: Path) -> Path:
 def _is_intact(package: Path) -> bool:
     try:
         return _digest_file(package).read_text().strip() == sha256_of(package)
-    except (OSError, ValueError):  # what is damaged may be no text
+    except (OSError, ValueError):  # a damaged file may not be text
         return False
 
 
@@ -175,7 +175,7 @@ def _compile_once(
     package: Path,
     announce: Callable[[str], None],
 ) -> None:
-    """Compile, unless another process has done so by the time that the package is this one's to write."""
+    """Compile, unless another process has done so by the time this one holds the lock."""
 
     def say_that_it_waits() -> None:
         announce("another process is compiling this update; waiting for it")
@@ -205,7 +205,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _run_worker(content: bytes, made: Path) -> None:
-    """The compiler in a process of its own, with everything it starts."""
+    """The compiler in a separate process, with everything it starts."""
     worker = subprocess.Popen(
         python_command("metta.rl.compiled.worker", str(made)),
         stdin=subprocess.PIPE,
@@ -216,19 +216,19 @@ def _run_worker(content: bytes, made: Path) -> None:
         start_new_session=True,
     )
     try:
-        _, said = worker.communicate(content, timeout=_MAX_COMPILE_SECONDS)
+        _, stderr = worker.communicate(content, timeout=_MAX_COMPILE_SECONDS)
     except BaseException:
         os.killpg(worker.pid, signal.SIGKILL)
         worker.communicate()
         raise
     if worker.returncode:
-        lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
         why = next((line for line in reversed(lines) if "Error" in line), "".join(lines[-1:]))
         raise DriverError(f"the compiler failed ({worker.returncode}): {why.strip()[:500]}")
 
 
 def _compiler_environment(folder: Path) -> dict[str, str]:
-    """What the compiler writes and reads besides its own files and torch's lies in `folder`."""
+    """Keep what the compiler writes and reads, besides its own files and torch's, in `folder`."""
     programs = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return {
         **os.environ,
@@ -238,12 +238,12 @@ def _compiler_environment(folder: Path) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
         "TMPDIR": str(folder),
         "TORCHINDUCTOR_CACHE_DIR": str(folder),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of helpers is not worth their start
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of processes costs more than it saves
     }
 
 
 def _forget_oldest(folder: Path) -> None:
-    """Packages beyond those that are kept, and locks of packages that are gone; what is held stays."""
+    """Remove packages beyond those that are kept, and locks of missing packages; held locks stay."""
     packages = sorted(folder.glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
     for package in packages[_KEPT_PACKAGES:]:
         with hold_lock(_lock_file(package)) as is_ours:

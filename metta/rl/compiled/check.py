@@ -1,4 +1,4 @@
-"""Compiled code held to Python: the same numbers from the same inputs, before its first use."""
+"""Compiled code compared with Python: the same numbers from the same inputs, before its first use."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,9 +29,9 @@ _STEP_SHARE = 5e-2
 
 @contextmanager
 def state_put_back(rules: UpdateRules) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Gives (buffer, its value before) of policy and losses; at the end all is as it was.
+    """Gives (buffer, its value before) of policy and losses; at the end everything is restored.
 
-    All: buffers, and attributes of the policy's parts and of the losses, as far as they were set anew.
+    Everything: buffers, and attributes of the policy's parts and of the losses that were assigned.
     """
     losses = [getattr(loss.fn, "__self__", loss.fn) for loss in rules.custom]
     roots = [root for root in (rules.policy, *losses) if not isinstance(root, ModuleType)]
@@ -61,9 +61,9 @@ def _parts(root: object) -> list[object]:
 def check_compiled(
     function: TensorFunction, compiled: CompiledGraph, inputs: Sequence[Tensor]
 ) -> None:
-    """Hold compiled code to what Python computes from the same inputs; nothing of both is kept.
+    """Compare compiled code with what Python computes from the same inputs; neither result is kept.
 
-    They are not those that it was traced with, so that a number which it took for a constant shows.
+    The inputs differ from those of the trace, so that a number wrongly taken as a constant shows.
     """
     inputs = _other_inputs(inputs, function.num_changed)
     fast, eager = ([tensor.clone() for tensor in inputs] for _ in range(2))
@@ -120,7 +120,7 @@ def _compare_adam(
 
 
 def _require_close(mine: Tensor, other: Tensor, limit: Tensor) -> None:
-    """NaN only where both are."""
+    """NaN must be in the same places."""
     gap = (mine.double() - other.double()).abs()
     gap = torch.where((mine == other) | (mine.isnan() & other.isnan()), 0.0, gap)
     # NaN compares as false, so that it is a difference here
@@ -132,6 +132,6 @@ def _require_close(mine: Tensor, other: Tensor, limit: Tensor) -> None:
 
 
 def _largest(numbers: Tensor) -> float:
-    """Of the finite ones; 0 where there is none."""
+    """Largest finite number; 0 if there is none."""
     known = numbers.double().nan_to_num(posinf=0.0, neginf=0.0).abs()
     return float(known.max()) if known.numel() else 0.0

@@ -1,4 +1,4 @@
-"""Which driver a run gets: the one asked for, or the one that pays."""
+"""Which driver a run gets: the one asked for, or the faster one."""
 
 import os
 import warnings
@@ -51,7 +51,7 @@ class PlannedDriver:
         passes: Iterable[Sequence[Tensor]],
         coefs: UpdateCoefs,
     ) -> UpdateLog:
-        """By whichever can."""
+        """Run compiled code if it fits, else the eager driver."""
         others = iter(passes)
         first = next(others)
         ready = self._compiled.is_ready_for(rules, columns, first)
@@ -80,7 +80,7 @@ class PlannedDriver:
 def make_driver(
     kind: str, optimizer: torch.optim.Optimizer, announce: Announce | None = None
 ) -> Driver:
-    """A driver of one of the `DRIVERS`; `announce` is told when a compiler is about to run."""
+    """A driver of one of the `DRIVERS`; `announce` is called before a compiler runs."""
     if kind not in DRIVERS:
         raise ConfigError(f"driver={kind!r} is not one of {DRIVERS}{did_you_mean(kind, DRIVERS)}")
     if kind == "eager":
@@ -91,7 +91,7 @@ def make_driver(
 def compile_pays_off(config: TrainerConfig, num_samples: int, total_timesteps: int = 0) -> bool:
     """Whether a run with rollouts of `num_samples` is long enough to wait for a compiler.
 
-    It is as long as its settings say, or `total_timesteps`, whichever is more.
+    Its length is that of its settings or `total_timesteps`, whichever is more.
 
     Compiled minibatches save the overhead of each operation, and some time per sample. A run must save
     about three times what compiling takes, so that one that is stopped early has lost nothing either.
@@ -109,7 +109,7 @@ def compile_pays_off(config: TrainerConfig, num_samples: int, total_timesteps: i
 
 
 class DriverChoice:
-    """Gives a `PPOOptimizer` its driver, before its first update and when it takes over a saved plan."""
+    """Gives a `PPOOptimizer` its driver, before its first update and when it loads a saved plan."""
 
     def __init__(
         self,
@@ -123,20 +123,20 @@ class DriverChoice:
         self._losses, self._announce = losses, announce
 
     def select_driver(self, kind: str) -> None:
-        """The driver that was asked for, compiled where it must be; `DriverError` if it cannot be had."""
+        """The driver that was asked for, compiled if needed; `DriverError` if it is not available."""
         self._ppo.driver = make_driver(kind, self._ppo.optimizer, self._announce)
         if kind == "eager":
             return
         try:
             self._prepare()
         except ConfigError:
-            # a loss that names a column which only a hook adds: the first update compiles, or says so
+            # a loss that names a column which only a hook adds: the first update compiles, or reports it
             return
 
     def select_driver_for_run(self, plan: NumericsPlan, total_timesteps: int) -> NumericsPlan:
         """The plan with a driver in place of ``auto``.
 
-        Decided by the length of the run and by what can be compiled, never by what lies in the cache;
+        Decided by the length of the run and by what can be compiled, never by what is in the cache;
         with ``METTA_COMPILE=0`` in the environment it is eager.
         """
         may_compile = self._ppo.device.type == "cpu" and os.environ.get(_SWITCH) != "0"
@@ -152,7 +152,7 @@ class DriverChoice:
         return self.select_driver_of_plan(replace(plan, driver="step"))
 
     def select_driver_of_plan(self, plan: NumericsPlan) -> NumericsPlan:
-        """Use the driver of a plan, as far as it can be had here; returns what came of it."""
+        """Use the driver of a plan if it is available here; returns the plan that is used."""
         kind, compiler = plan.driver, compiler_name()
         with threads_set(plan.threads):
             if kind == "eager" or compiler is None or not self._select_compiled():

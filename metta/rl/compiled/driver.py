@@ -1,4 +1,4 @@
-"""`CompiledDriver`: an update as machine code, made from the eager one and held to it."""
+"""`CompiledDriver`: an update as machine code, made from the eager one and compared with it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ class _FlatProgram:
         return flat_update(rules, self._optimizer, names)
 
     def begin(self, device: torch.device) -> None:
-        """Take over the learning rate of this update."""
+        """Set the learning rate of this update."""
         adam, rate = self._optimizer.tensors, self._optimizer.param_groups[0]["lr"]
         moments = (adam.exp_avg, adam.exp_avg_sq, adam.step_count)
         self._state = [adam.flat, *moments, torch.tensor(rate, dtype=torch.float64, device=device)]
@@ -100,9 +100,9 @@ class CompiledDriver:
         driver = CompiledDriver(optimizer)
         driver.run(rules, columns, passes, coefs)
 
-    Code is made for given shapes, from the cache on disk where it is there, and its first result is
+    Code is made for given shapes, or taken from the cache on disk, and its first result is
     compared with the eager one. Numbers that networks and losses keep as plain Python attributes are
-    constants of it: `DriverError` where one has changed since.
+    constants of it: `DriverError` if one has changed since.
     """
 
     kind = "step"
@@ -142,7 +142,7 @@ class CompiledDriver:
         passes: Iterable[Sequence[Tensor]],
         coefs: UpdateCoefs,
     ) -> UpdateLog:
-        """`run`, after `is_ready_for` has said that it may."""
+        """`run`, after `is_ready_for` returned True."""
         log = UpdateLog()
         given, shared, stopped = self._begin(columns, coefs)
         layout = _layout(given)
@@ -248,7 +248,7 @@ def python_state(rules: UpdateRules, optimizer: torch.optim.Optimizer) -> tuple[
 
 
 def _require_full_precision(rules: UpdateRules) -> None:
-    """Compilers leave roundings between operations out, which in bfloat16 are larger than any bound."""
+    """Compilers skip roundings between operations, which in bfloat16 exceed any tolerance."""
     if rules.policy.precision != torch.float32:
         raise DriverError(
             f"its networks compute in {rules.policy.precision}, whose roundings compiled code cannot repeat"
@@ -264,7 +264,7 @@ def _require_no_gradient_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _named(function: TensorFunction, metrics: Tensor) -> list[Metrics]:
-    """Rows ``[pieces, K]`` as mappings; none where no loss reports any."""
+    """Rows ``[pieces, K]`` as mappings; empty if no loss reports any."""
     names = function.metric_names
     return [dict(zip(names, row.unbind(), strict=True)) for row in metrics] if names else []
 

@@ -23,7 +23,7 @@ _NARROW = 16
 
 
 def rewrite_of(func: Any, args: tuple[Any, ...], options: Any) -> Callable[[], Tensor] | None:
-    """What to do in place of an operation; None where it is best as it is, or is not known here."""
+    """What to do in place of an operation; None if it is best unchanged, or is unknown here."""
     rule = _RULES.get(func)
     is_known = not options and all(_is_plain(arg) for arg in args if isinstance(arg, Tensor))
     return rule(*args) if rule is not None and is_known else None
@@ -49,7 +49,7 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Other types and devices have their own ways."""
+    """Whether it is a dense float tensor on the CPU; others are not rewritten."""
     is_float = tensor.dtype in (torch.float32, torch.float64)
     return is_float and tensor.device.type == "cpu" and tensor.layout == torch.strided
 
@@ -59,7 +59,7 @@ def _tanh(x: Tensor) -> Callable[[], Tensor] | None:
 
 
 def _product(left: Tensor, right: Tensor) -> Callable[[], Tensor] | None:
-    """Outer products by element; narrow ones of a transposed matrix (gradients of weights) turned over."""
+    """Outer products by element; narrow ones of a transposed matrix (gradients of weights) transposed."""
     rows, columns = left.shape[0], right.shape[1]
     if left.dtype != right.dtype:
         return None

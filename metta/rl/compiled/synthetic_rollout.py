@@ -1,4 +1,4 @@
-"""A rollout of drawn numbers, for which an update can be compiled before the first real one is there."""
+"""A rollout of random numbers, for which an update can be compiled before the first real one exists."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ __all__ = ["synthetic_rollout"]
 def synthetic_rollout(policy: Policy, buffer: RolloutBuffer) -> dict[str, Tensor]:
     """Columns laid out as those of the buffer's rollouts, before there is one.
 
-    Its numbers are drawn and say nothing, but differ, so that no gradient is mere rounding.
+    Its numbers are random and differ, so that no gradient is mere rounding.
     """
     lead, device = (buffer.horizon, buffer.num_rows), policy.device
     generator = numpy_generator(0, "drawn rollout")

@@ -28,7 +28,7 @@ class TracedGraph:
 
 
 def trace(function: Callable[..., Any], examples: Sequence[Tensor]) -> TracedGraph:
-    """Record what a function does to tensors; the examples, and all that it holds, are left alone.
+    """Record what a function does to tensors; the examples, and all that it holds, are not changed.
 
     A function that looks at the values of tensors (``if x > 0``, ``.item()``), draws random numbers or
     changes tensors that it holds cannot be recorded: `DriverError`.
@@ -52,7 +52,7 @@ def trace(function: Callable[..., Any], examples: Sequence[Tensor]) -> TracedGra
 
 
 def require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """`DriverError` where a tensor is not what it was."""
+    """`DriverError` if a tensor has changed."""
     for now, before in pairs:
         same = (now == before) | (now.isnan() & before.isnan())
         if not bool(same.all()):
@@ -137,7 +137,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _is_certain(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
-    """Attention draws random numbers only where it drops something."""
+    """Attention draws random numbers only with dropout."""
     names = [argument.name for argument in func._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **options}
     return "dropout_p" in names and not given.get("dropout_p")

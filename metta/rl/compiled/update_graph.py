@@ -90,7 +90,7 @@ def flat_update(rules: UpdateRules, optimizer: FlatAdam, names: Sequence[str]) -
 
         call(flat, exp_avg, exp_avg_sq, step_count, rate, stopped, index, *coefs, *columns)
 
-    `index` ``[B]`` says which samples it has; columns come in the order of `names`. Returns a row ``[10]``,
+    `index` ``[B]`` selects its samples; columns come in the order of `names`. Returns a row ``[10]``,
     whether the update has stopped, and metrics ``[pieces, K]``.
     """
     parameters, group = optimizer.parameters, dict(optimizer.param_groups[0])

@@ -1,4 +1,4 @@
-"""Compiles one graph, in a process of its own: ``python -m metta.rl.compiled.worker PACKAGE < GRAPH``.
+"""Compiles one graph in a separate process: ``python -m metta.rl.compiled.worker PACKAGE < GRAPH``.
 
 The compiler takes memory and starts helpers; both go away with the process.
 """

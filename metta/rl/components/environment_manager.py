@@ -28,7 +28,7 @@ class EnvironmentManager:
         self._vec_env: VecEnv | None = None
 
     def create(self, vectorization: Vectorization | None = None) -> VecEnv:
-        """Make the environments; by default as ``rollout.num_workers`` says.
+        """Make the environments; by default with ``rollout.num_workers``.
 
         ``multiprocessing`` takes the configured number of workers, or one per core where that is 0.
         """
@@ -40,8 +40,8 @@ class EnvironmentManager:
             rollout = dataclasses.replace(rollout, num_workers=rollout.num_workers or automatic)
         elif vectorization is not None:
             raise ConfigError(
-                f"vectorization={vectorization!r}; use 'serial', 'multiprocessing', or None for what "
-                "trainer.rollout.num_workers says"
+                f"vectorization={vectorization!r}; use 'serial', 'multiprocessing', or None to use "
+                "trainer.rollout.num_workers"
             )
         self.close()
         self._vec_env = configured_vec_env(self.curriculum.tasks, rollout)

@@ -35,7 +35,7 @@ class OptimizerManager:
         return self._optimizer
 
     def load_state(self, checkpoint: Any) -> None:
-        """Take back a state: of a checkpoint (its `optimizer_state`), or as `state_dict` gave it."""
+        """Restore a state: of a checkpoint (its `optimizer_state`), or as `state_dict` returned it."""
         is_state = isinstance(checkpoint, Mapping)
         self.optimizer.load_state_dict(checkpoint if is_state else checkpoint.optimizer_state)
 

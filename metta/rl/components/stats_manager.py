@@ -19,16 +19,16 @@ class StatsManager:
 
     @property
     def tracker(self) -> StatsTracker:
-        """What waits to be reported."""
+        """Statistics that are not reported yet."""
         return self.state.stats
 
     def add_rollout_stats(self, stats: Mapping[str, Sequence[float]]) -> None:
-        """Take in what a rollout reported: lists with one number per episode that ended."""
+        """Add what a rollout reported: lists with one number per episode that ended."""
         self.tracker.add_rollout_stats(stats)
         self.tracker.add_returns(stats.get("episode_return", ()))
 
     def compute_grad_stats(self, policy: Policy) -> dict[str, float]:
-        """Statistics of the gradients at hand, kept for the next row."""
+        """Statistics of the present gradients, kept for the next row."""
         self.tracker.grad_stats = compute_grad_stats(policy)
         return self.tracker.grad_stats
 

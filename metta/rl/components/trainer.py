@@ -36,7 +36,7 @@ __all__ = ["Trainer"]
 
 
 class Trainer:
-    """Trains a policy and tells hooks about it.
+    """Trains a policy and calls hooks on the way.
 
         trainer = Trainer(config, curriculum, policy)          # only trains: you add the hooks
         trainer.add_hook(MyHook())
@@ -95,8 +95,8 @@ class Trainer:
             self.session = RunSession(run_dir, **options)
         elif unused := sorted(name for name, value in options.items() if value is not None):
             raise ConfigError(
-                f"{', '.join(unused)} belong to a run directory; give run_dir as well, or add hooks "
-                "of your own with add_hook"
+                f"{', '.join(unused)} belong to a run directory; give run_dir as well, or add your hooks "
+                "with add_hook"
             )
         self._own_state: list[Stateful] = []
         self.state = TrainerState()
@@ -122,7 +122,7 @@ class Trainer:
     def setup(self, vectorization: Vectorization | None = None) -> None:
         """Build whatever was not passed in: environments, policy, learner, and a run's hooks.
 
-        A run that was saved in the `run_dir` is restored: weights, counters and environments are its own.
+        A run that was saved in the `run_dir` is restored: weights, counters and environments.
         `vectorization` is ``serial`` or ``multiprocessing``; by default ``rollout.num_workers`` decides.
         Does nothing when it was done before.
         """
@@ -131,7 +131,7 @@ class Trainer:
         if self.components is not None:
             return
         if self.session is not None:
-            self.session.open()  # refused before any work where another trainer is at work
+            self.session.open()  # refused before any work if another trainer uses it
         try:
             self._build(vectorization)
         except BaseException:
@@ -175,12 +175,12 @@ class Trainer:
 
     @functools.cached_property
     def rollout_manager(self) -> RolloutManager:
-        """Collecting, as a part of its own."""
+        """The collecting part."""
         return RolloutManager(self._ready().collector)
 
     @functools.cached_property
     def training_manager(self) -> TrainingManager:
-        """Learning, as a part of its own."""
+        """The learning part."""
         return TrainingManager(self._ready().ppo, self._ready().custom_losses)
 
     @functools.cached_property
@@ -190,7 +190,7 @@ class Trainer:
 
     @functools.cached_property
     def stats_manager(self) -> StatsManager:
-        """Statistics that wait to be reported."""
+        """Statistics that are not reported yet."""
         return StatsManager(self.state)
 
     @functools.cached_property
@@ -235,7 +235,7 @@ class Trainer:
         return self.state
 
     def add_state(self, state: Stateful) -> None:
-        """Save and restore a component of your own with the run; call it before `setup`, which restores."""
+        """Save and restore your component with the run; call it before `setup`, which restores."""
         if self.components is not None:
             raise StateError(
                 f"add_state({state.state_name!r}) came after setup(), which restores a saved run; call it "
@@ -248,7 +248,7 @@ class Trainer:
         return self.hooks.add(hook)
 
     def remove_hook(self, hook: Any) -> Any:
-        """Close and take out a hook, given by itself or by name."""
+        """Close and remove a hook, given as an object or by name."""
         return self.hooks.remove(hook)
 
     def replace_hook(self, hook: Any, other: Any) -> str:
@@ -256,15 +256,15 @@ class Trainer:
         return self.hooks.replace(hook, other)
 
     def enable_hook(self, hook: Any) -> None:
-        """Let a disabled hook hear events again."""
+        """Let a disabled hook receive events again."""
         self.hooks.enable(hook)
 
     def disable_hook(self, hook: Any) -> None:
-        """Keep a hook from hearing events."""
+        """Keep a hook from receiving events."""
         self.hooks.disable(hook)
 
     def describe_hooks(self) -> str:
-        """A table of the hooks in the order in which they hear events."""
+        """A table of the hooks in the order in which they receive events."""
         return self.hooks.describe()
 
     def cleanup(self) -> None:

@@ -1,4 +1,4 @@
-"""`BackgroundEvaluation`: policies are evaluated in a process of their own while training continues."""
+"""`BackgroundEvaluation`: policies are evaluated in a separate process while training continues."""
 
 import atexit
 import contextlib
@@ -38,12 +38,12 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an evaluation came to; where replays were wanted too, they are an outcome of their own."""
+    """The result of an evaluation; replays that were wanted too are a separate outcome."""
 
     moment: EvaluationRequest
     results: SuiteResults | None
     error: MettaError | None = None
-    """Why there are no results though scores were wanted."""
+    """Why results are missing though scores were wanted."""
     recorded: Recorded = field(default_factory=Recorded)
 
 
@@ -52,7 +52,7 @@ class _Job:
     moment: EvaluationRequest
     job: bytes
     weights: FrozenPolicy | Path
-    """In memory, or in a file that stays."""
+    """In memory, or in a file that is kept."""
     attempt: int = 1
 
 
@@ -80,8 +80,8 @@ class BackgroundEvaluation:
         evaluations.close()
 
     `submit` copies the policy; what happens to it afterwards does not matter. The process gets it in a
-    file, plays on the processor, and cannot outlive this one. Where it dies the evaluation is played once
-    more; where it dies again, or takes longer than `timeout_seconds`, the outcome has an error, and a new
+    file, plays on the CPU, and cannot outlive this one. If it dies, the evaluation is played once
+    more; if it dies again, or takes longer than `timeout_seconds`, the outcome has an error, and a new
     process plays the next evaluation.
     """
 
@@ -94,11 +94,11 @@ class BackgroundEvaluation:
         self._guardian: Guardian | None = None
         self._scratch = contextlib.ExitStack()
         self._folder: Path | None = None
-        """Of all jobs; each has a folder of its own in it."""
+        """Folder of all jobs; each has its own folder in it."""
 
     @property
     def pid(self) -> int | None:
-        """The process that plays, where there is one."""
+        """The process that plays, if any."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -108,7 +108,7 @@ class BackgroundEvaluation:
 
     @property
     def epochs(self) -> set[int]:
-        """Whose policies wait for their scores."""
+        """Epochs whose policies wait for their scores."""
         return {moment.epoch for moment in self._moments() if moment.is_scored}
 
     def _moments(self) -> list[EvaluationRequest]:
@@ -152,7 +152,7 @@ class BackgroundEvaluation:
         return outcomes
 
     def _advance(self, seconds: float = 0.0) -> None:
-        """Begin and end evaluations, as far as that is possible now; wait so long for the first news."""
+        """Begin and end evaluations, as far as that is possible now; wait so long for the first answer."""
         while self._playing is not None or self._waiting:
             if self._playing is None:
                 self._begin(self._waiting.popleft())
@@ -198,7 +198,7 @@ class BackgroundEvaluation:
         return self._process
 
     def _look(self, playing: _Playing, seconds: float) -> bool:
-        """Whether there is news of the evaluation under way, waiting so long for it."""
+        """Whether the running evaluation has answered, waiting so long for it."""
         assert self._process is not None
         left = max(playing.deadline - time.monotonic(), 0.0)
         answer = self._process.answer(min(left, seconds))
@@ -241,7 +241,7 @@ class BackgroundEvaluation:
             self._playing = _Playing(job, playing.folder, deadline)
 
     def _fail(self, why: str) -> None:
-        """Scores that are missing are an error, replays only a pity."""
+        """Missing scores are an error, missing replays are not."""
         assert self._playing is not None
         moment = self._playing.moment
         if moment.is_scored:

@@ -33,10 +33,10 @@ _CATEGORY = "training"
 
 
 def require_own_env(task: Task) -> None:
-    """Refuse an environment that exists already: playing in it would disturb whoever trains there."""
+    """Refuse an environment that exists already: playing in it would disturb training there."""
     if isinstance(task.env, gymnasium.Env | VectorEnv | VecEnv):
         raise ConfigError(
-            f"evaluation needs environments of its own, but {task.name} exists already; give an id or a "
+            f"evaluation needs its own environments, but {task.name} exists already; give an id or a "
             "factory, or turn evaluation off with eval_episodes=0"
         )
 
@@ -61,24 +61,24 @@ class Recorded:
     files: dict[str, str] = field(default_factory=dict)
     """Simulation -> path of its replay."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Simulation -> why there is none."""
+    """Simulation -> why it has no replay."""
 
     def warn(self, epoch: int) -> None:
-        """Tell of what is missing; a replay is worth no more than that."""
+        """Warn of missing replays; they are never an error."""
         for name, why in self.failures.items():
             warnings.warn(
-                f"no replay of {name!r} at epoch {epoch}: {why}; scores and training are not concerned",
+                f"no replay of {name!r} at epoch {epoch}: {why}; scores and training are not affected",
                 MettaWarning,
                 stacklevel=3,
             )
 
 
 def warn_of_missing(results: SuiteResults, epoch: int) -> None:
-    """Tell of episodes that were not played, because a simulation's time was over."""
+    """Warn of episodes that were not played because a simulation reached its time limit."""
     missing = {name: one.num_missing for name, one in results.episodes.items() if one.num_missing}
     if missing:
         warnings.warn(
-            f"simulations of epoch {epoch} were ended by their time limit; episodes that are missing: "
+            f"simulations of epoch {epoch} were ended by their time limit; missing episodes: "
             f"{missing}",
             MettaWarning,
             stacklevel=3,
@@ -86,14 +86,14 @@ def warn_of_missing(results: SuiteResults, epoch: int) -> None:
 
 
 class PolicyEvaluator:
-    """Plays episodes in environments of its own and never touches those that train.
+    """Plays episodes in its own environments and never touches those that train.
 
         evaluator = PolicyEvaluator("CartPole-v1", EvaluationConfig(eval_episodes=20))
         scores = evaluator.evaluate(policy)
 
     The first argument is a `SimulationSuiteConfig`, or the training task: a gymnasium id, a `Task`, or a
     factory. The task is played as ``training/<name>``, and the suite that `config` names beside it.
-    `training_task` is what simulations without an environment of their own play, where a whole suite is
+    `training_task` is what simulations without their own environment play, if a whole suite is
     given. Every evaluation plays the same episodes, so that scores of different moments can be compared;
     environments are made for each and closed after it. Policies of other agents (`npc_policy_uri`) are
     found in `policy_store` when they are first needed, and kept.
@@ -163,9 +163,9 @@ class PolicyEvaluator:
         agent_step: int = 0,
         policy_uri: str | None = None,
     ) -> Recorded:
-        """Write a replay of each simulation's first episode to a folder; whatever fails is only told of.
+        """Write a replay of each simulation's first episode to a folder; failures are only reported.
 
-        Each is played again in an environment of its own, with the seed that `play` has: see
+        Each is played again in a separate environment, with the seed of `play`: see
         `record_episode` for when it is the same episode to the bit.
         """
         about = {"epoch": epoch, "agent_step": agent_step, "policy_uri": policy_uri}

@@ -1,7 +1,7 @@
 """The process that evaluates policies, and how the trainer starts it, talks to it and ends it.
 
-A job is a file with the policy's weights, and what shall be played: the one is sent as a line with its
-path, the other follows as so many bytes. Answers are lines of JSON: the scores, and then the replays where
+A job is a file with the policy's weights, and what to play: the first is sent as a line with its
+path, the second follows as so many bytes. Answers are lines of JSON: the scores, and then the replays where
 both are wanted, so that scores do not wait for pictures. What is pickled goes through the pipe between a
 trainer and its own process only, never through a file.
 """
@@ -41,7 +41,7 @@ _WEIGHTS_FILE = "policy.safetensors"
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The policy that is evaluated: when it was, where it is saved, and what is wanted of it."""
+    """The policy to evaluate: its epoch, where it is saved, and what to do with it."""
 
     epoch: int
     agent_step: int
@@ -51,7 +51,7 @@ class EvaluationRequest:
     """Where replays of it go; None: none are recorded."""
 
     def about(self) -> dict[str, Any]:
-        """What a replay says of its policy."""
+        """What a replay records about its policy."""
         return {
             "epoch": self.epoch,
             "agent_step": self.agent_step,
@@ -74,12 +74,12 @@ class EvaluationProcess:
             fcntl.fcntl(self._commands.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self.pid = self._process.pid or 0
         self._end = ProcessEnd(self.pid, self._process.sentinel)
-        self._said = bytearray()
+        self._received = bytearray()
         self._has_hung_up = False
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more can come of it."""
+        """Whether it cannot answer any more."""
         return self._has_hung_up or self._end.within(0)
 
     def give(self, weights: Path, job: bytes, *, is_temporary: bool = False) -> None:
@@ -91,30 +91,30 @@ class EvaluationProcess:
         _write_all(self._commands.fileno(), f"{about}\n".encode() + job)
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """What it says within that time; None: nothing, or it has ended."""
+        """Its answer within that time; None: no answer, or it has ended."""
         poller = select.poll()
         poller.register(self._answers.fileno(), select.POLLIN)
         poller.register(self._end.descriptor, select.POLLIN)
         deadline, is_last = time.monotonic() + seconds, False
         while True:
-            line, newline, rest = self._said.partition(
+            line, newline, rest = self._received.partition(
                 b"\n"
-            )  # it may have said more than one thing
+            )  # it may have sent more than one answer
             if newline:
-                self._said = rest
+                self._received = rest
                 found: dict[str, Any] = json.loads(line)
                 return found
             if is_last:
                 return None
             poller.poll(max(0.0, deadline - time.monotonic()) * 1000.0)
             is_last = self.has_ended or time.monotonic() >= deadline
-            self._read()  # after looking: what it said before its end is there
+            self._read()  # after the check: what it sent before its end can now be read
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while not self._has_hung_up:
                 part = os.read(self._answers.fileno(), _CHUNK_BYTES)
-                self._said += part
+                self._received += part
                 self._has_hung_up = not part
 
     def end(self) -> int | None:
@@ -133,7 +133,7 @@ class EvaluationProcess:
 
 
 def described_job(evaluator: Any, policy: Policy, moment: EvaluationRequest | None = None) -> bytes:
-    """What to play and the policy without its weights, which travel in a file of their own.
+    """What to play and the policy without its weights, which are sent in a separate file.
 
     Without a `moment` its scores are wanted, and nothing else.
     """
@@ -144,7 +144,7 @@ def described_job(evaluator: Any, policy: Policy, moment: EvaluationRequest | No
 
 
 def write_weights(folder: Path, weights: FrozenPolicy) -> Path:
-    """Put the weights of a job into a folder of their own; returns their file."""
+    """Write the weights of a job to a separate folder; returns their file."""
     return save_policy(folder / _WEIGHTS_FILE, weights)
 
 
@@ -160,11 +160,11 @@ def _read_job(weights: Path, job: bytes) -> tuple[Any, Policy, EvaluationRequest
 def _serve(
     environ: dict[str, str], directory: str, commands: Connection, answers: Connection
 ) -> None:
-    """Evaluate until there are no more commands; the guardian ends what cannot end by itself."""
+    """Evaluate until there are no more commands; the guardian ends a process that cannot end itself."""
     # Ctrl-C, and the SIGTERM of a batch system, reach every process; the trainer decides when to stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    # with a group of its own, the processes of its environments can be found and ended with it
+    # with its own process group, the processes of its environments can be found and ended with it
     os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(environ)
@@ -190,7 +190,7 @@ def _evaluated(weights: Path, job: bytes, *, is_temporary: bool) -> Iterator[dic
         if is_recorded:
             recorded = evaluator.record(policy, moment.replay_dir, **moment.about())
             yield {"replays": dataclasses.asdict(recorded), "more": False}
-    except Exception as error:  # noqa: BLE001  # whatever goes wrong is told to the trainer
+    except Exception as error:  # noqa: BLE001  # any failure is reported to the trainer
         yield {"error": f"{type(error).__name__}: {error}"}
 
 

@@ -1,4 +1,4 @@
-"""`PromisedEvaluations`: what the background owes a run outlives the process that promised it."""
+"""`PromisedEvaluations`: pending background evaluations that survive the end of the process."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ class PromisedEvaluations:
     """Keeps the policy of each evaluation in a file, from the promise until the records are on the disk.
 
     An epoch that no checkpoint has is trained again by a resumed run, which then promises its evaluation
-    again; of all others the file is there. A crash between the records of an evaluation and the removal of
+    again; all others have their file. A crash between the records of an evaluation and the removal of
     its file has it played twice; it is recorded once, see `is_recorded`. Without a `store` nothing is kept.
     """
 
@@ -37,7 +37,7 @@ class PromisedEvaluations:
         *,
         replay_dir: Path | None,
     ) -> list[tuple[EvaluationRequest, Path]]:
-        """What a run that continues from `epoch` still owes, with the policies' files."""
+        """Evaluations that a run resumed at `epoch` still has to do, with the policies' files."""
         self._store, self._owed, self._recorded = store, {}, set()
         if store is None:
             return []
@@ -51,7 +51,7 @@ class PromisedEvaluations:
     def add(
         self, store: OwedEvaluations | None, moment: EvaluationRequest, policy: Policy
     ) -> Path | None:
-        """Promise an evaluation of the policy as it is now; returns its file, where there is one."""
+        """Promise an evaluation of the policy as it is now; returns its file, if any."""
         self._store = store
         if store is None:
             return None
@@ -94,7 +94,7 @@ class PromisedEvaluations:
         sync = getattr(stats_client, "sync", None)
         if sync is not None and not sync():
             return
-        with contextlib.suppress(OSError):  # what stays is played again when the run is resumed
+        with contextlib.suppress(OSError):  # a file that stays is played again on resume
             self._store.remove(done)
         for epoch in done:
             del self._owed[epoch]

@@ -47,7 +47,7 @@ class TrainerHook:
     """
 
     order: ClassVar[int] = 50
-    """Hooks with smaller numbers hear of an event first; ties go by registration."""
+    """Hooks with smaller numbers receive an event first; ties go by registration."""
     role: ClassVar[str | None] = None
     """`checkpoint`: this is the run's `checkpoint_hook`, whose `saving` is its `RunSaver` or None."""
     on_error: Literal["raise", "warn", "disable"] = "raise"

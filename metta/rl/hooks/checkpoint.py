@@ -21,8 +21,8 @@ class CheckpointHook(TrainerHook):
 
         trainer.add_hook(CheckpointHook(CheckpointManager(folder), checkpoint_interval=50))
 
-    It says when; `saving` is the service that saves. Every `wandb_checkpoint_interval` epochs, and at the
-    end, the policy is saved and uploaded where there is a run of W&B. Saved policies are told to the stats
+    It decides when; the service `saving` saves. Every `wandb_checkpoint_interval` epochs, and at the
+    end, the policy is saved, and uploaded if there is a W&B run. Saved policies are reported to the stats
     client and noted in ``trainer_state.policies``. Without a manager the hook does nothing.
     """
 

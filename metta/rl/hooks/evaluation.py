@@ -25,11 +25,11 @@ from metta.train.run_config import EvaluationConfig
 __all__ = ["EvaluationHook"]
 
 _WAIT_SECONDS = 0.2
-"""How long nobody looks for a signal while the last evaluations end."""
+"""How often signals are checked while waiting for the last evaluations."""
 
 
 class _Services(NamedTuple):
-    """Whom an event offers to tell."""
+    """The services that an event offers."""
 
     saving: RunSaver | None
     stats_client: Any
@@ -41,17 +41,17 @@ class EvaluationHook(TrainerHook):
 
     Scores go to ``trainer_state.eval_scores``. A failed evaluation warns; several in a row raise.
 
-    With ``eval_config.background`` a process of its own plays, and training does not wait for it but at
+    With ``eval_config.background`` a separate process plays, and training does not wait for it except at
     the end, and while `MAX_WAITING` evaluations are in line. Scores are recorded when they arrive, under
     the epoch that they belong to: by ``checkpoint_hook.saving`` where there is one, in the event
     log, and for other hooks as ``trainer_state.late_scores``. In which epoch that is depends on the
     machine. What is saved of a run must not, so ``trainer_state.eval_scores`` takes the scores of the last
     epoch only. Where the run is saved, policies wait for their scores in files
-    (``RunSaver.owed_evaluations``): a run that was killed or stopped does what it owes when it is
+    (``RunSaver.owed_evaluations``): a run that was killed or stopped does missing evaluations when it is
     resumed.
 
     Every ``eval_config.replay_interval`` epochs, and once at the end, an episode of each simulation is
-    recorded to `replay_dir`, told of in the event log, and uploaded where there is a run of W&B. What goes
+    recorded to `replay_dir`, logged as an event, and uploaded if there is a W&B run. What goes
     wrong with a replay warns, and does nothing else.
     """
 
@@ -82,12 +82,12 @@ class EvaluationHook(TrainerHook):
         self.replays: dict[str, str] = {}
         """Simulation -> path of its newest replay."""
         self.latest_replay_uri: str | None = None
-        """Where W&B has them, if they were uploaded."""
+        """Their W&B addresses, if they were uploaded."""
         self._unrecorded_epoch: int | None = None
         """The last epoch that was trained here, while there is no replay of it."""
         if self._replay_interval and replay_dir is None:
             warnings.warn(
-                f"replay_interval={self._replay_interval}, but there is no folder for replays; give "
+                f"replay_interval={self._replay_interval}, but no folder for replays was given; give "
                 "replay_dir, or train with a run_dir",
                 MettaWarning,
                 stacklevel=2,
@@ -108,7 +108,7 @@ class EvaluationHook(TrainerHook):
         checkpoint_hook: SavingHook | None,
         stats_client: Any,
     ) -> None:
-        """Begin with the evaluations that the run owes since before it was interrupted."""
+        """Begin with the evaluations that were pending when the run was interrupted."""
         state, services = trainer_state, _services(checkpoint_hook, stats_client, None)
         state.owes_scores, self._has_waited = False, False
         state.late_scores = None if self._background is None else []
@@ -123,7 +123,7 @@ class EvaluationHook(TrainerHook):
                 self._background.submit(moment, policy, weights)
             else:
                 self._evaluate_owed(moment, state, policy, weights, services)
-        self._tell_what_is_awaited(services)
+        self._report_awaited(services)
 
     def _evaluate_owed(
         self,
@@ -146,10 +146,10 @@ class EvaluationHook(TrainerHook):
             return
         if moment.replay_dir is not None:
             recorded = self._record_replays(before, moment.replay_dir, moment)
-            self._tell_of_replays(moment, recorded, services)
+            self._report_replays(moment, recorded, services)
 
     def on_epoch_start(self, stats_client: Any) -> None:
-        """What arrived was recorded by all hooks: it is not owed any more."""
+        """What arrived was recorded by all hooks: it is not pending any more."""
         self._promised.keep_only(self._unfinished, stats_client)
 
     @property
@@ -164,7 +164,7 @@ class EvaluationHook(TrainerHook):
         stats_client: Any,
         wandb_run: Any = None,
     ) -> None:
-        """Score and record the policy when their intervals have passed; take in what arrived."""
+        """Score and record the policy when their intervals have passed; record what arrived."""
         config, epoch = self.eval_config, trainer_state.epoch
         if config is None or self._is_off:
             return
@@ -186,12 +186,12 @@ class EvaluationHook(TrainerHook):
         stats_client: Any,
         wandb_run: Any = None,
     ) -> None:
-        """Score and record the final policy, unless that was done already, or a signal says to hurry."""
+        """Score and record the final policy, unless that was done already, or a signal asks to hurry."""
         if self._is_off:
             return
         if self._background is not None:
             trainer_state.late_scores = []
-            trainer_state.owes_scores = True  # until they are there
+            trainer_state.owes_scores = True  # until they arrive
         if _is_hurried(trainer_state):
             return
         epoch, services = trainer_state.epoch, _services(checkpoint_hook, stats_client, wandb_run)
@@ -206,11 +206,11 @@ class EvaluationHook(TrainerHook):
         if self._background is not None:
             self._take_in(trainer_state, services, wait=True)
             trainer_state.owes_scores = bool(self._background.unfinished)
-        elif is_new and self._submitted_epoch == epoch:  # it was owed, and done when training began
+        elif is_new and self._submitted_epoch == epoch:  # done when training began
             trainer_state.record_scores(self.eval_scores)
 
     def close(self, exc: BaseException | None = None, stats_client: Any = None) -> None:
-        """End the process that plays in the background; what it has not done stays owed."""
+        """End the process that plays in the background; what it has not done stays pending."""
         if exc is None:  # else some hooks have perhaps not recorded what arrived last
             self._promised.keep_only(self._unfinished, stats_client)
         self._submitted_epoch = self._unrecorded_epoch = None
@@ -227,7 +227,7 @@ class EvaluationHook(TrainerHook):
     def _evaluate(
         self, moment: EvaluationRequest, state: TrainerState, policy: Policy, services: _Services
     ) -> None:
-        """Do what is wanted of this moment, or have it done in the background."""
+        """Do what this request asks for, or have it done in the background."""
         if not moment.is_scored and moment.replay_dir is None:
             return
         if moment.replay_dir is not None:
@@ -246,7 +246,7 @@ class EvaluationHook(TrainerHook):
             self._record(moment, scores, results, services.stats_client)
         if moment.replay_dir is not None:
             recorded = self._record_replays(policy, moment.replay_dir, moment)
-            self._tell_of_replays(moment, recorded, services)
+            self._report_replays(moment, recorded, services)
 
     def _submit(
         self,
@@ -277,15 +277,15 @@ class EvaluationHook(TrainerHook):
             )
         background.submit(moment, policy, weights)
         self._submitted_epoch = moment.epoch if moment.is_scored else self._submitted_epoch
-        self._tell_what_is_awaited(services)
+        self._report_awaited(services)
 
     def _record_replays(self, policy: Policy, folder: str, moment: EvaluationRequest) -> Recorded:
         try:
             return self.evaluator.record(policy, folder, **moment.about())
-        except Exception as error:  # noqa: BLE001  # an evaluator of one's own; told of in a warning
+        except Exception as error:  # noqa: BLE001  # a user's evaluator; reported in a warning
             return Recorded(failures={"all": f"{type(error).__name__}: {error}"})
 
-    def _tell_of_replays(
+    def _report_replays(
         self, moment: EvaluationRequest, recorded: Recorded, services: _Services
     ) -> None:
         """Events and uploads of what was recorded, and a warning for what could not be."""
@@ -312,15 +312,15 @@ class EvaluationHook(TrainerHook):
                 if outcome.error is not None:
                     self._fail(moment.epoch, outcome.error)
                 elif results is None:
-                    self._tell_of_replays(moment, outcome.recorded, services)
+                    self._report_replays(moment, outcome.recorded, services)
                 else:
                     self._take_scores(state, moment, results, services, is_over=wait)
-            self._tell_what_is_awaited(services)
+            self._report_awaited(services)
             if not wait or not self._background.unfinished or _is_hurried(state):
                 return
             self._background.wait(_WAIT_SECONDS)
 
-    def _tell_what_is_awaited(self, services: _Services) -> None:
+    def _report_awaited(self, services: _Services) -> None:
         """Checkpoints of policies that are being scored may be the best, and must not go before that."""
         if services.saving is not None and self._background is not None:
             services.saving.await_scores(self._background.epochs)
@@ -334,7 +334,7 @@ class EvaluationHook(TrainerHook):
         *,
         is_over: bool = False,
     ) -> None:
-        """Note late scores; the event comes last, because it says that nothing is left to do."""
+        """Note late scores; the event comes last, because it marks them as done."""
         self.evaluator.results, scores = results, results.summary
         warn_of_missing(results, moment.epoch)
         if is_over and moment.epoch == state.epoch:
@@ -396,5 +396,5 @@ def _services(checkpoint_hook: SavingHook | None, stats_client: Any, wandb_run: 
 
 
 def _is_hurried(state: TrainerState) -> bool:
-    """Whether a signal says that nobody has time to wait."""
+    """Whether a signal asked the run to stop soon."""
     return state.shared.get("stop_signal") is not None

@@ -1,4 +1,4 @@
-"""`MetricsHook`: all that is observed of a run, row by row."""
+"""`MetricsHook`: logs all measurements of a run, row by row."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ class MetricsHook(TrainerHook):
 
         trainer.add_hook(MetricsHook(wandb_run, stats_client, timer=Stopwatch()))
 
-    Rows go to `logger`; where none is given, to W&B and, if `verbose`, to the console. A logger without
-    W&B gets `wandb_run` too. The stats client, here or of the run, hears of epochs, episodes and signs
-    of life. Settings left out are the run's. Hearing only, it may come and go in the middle of a run.
+    Rows go to `logger`; if none is given, to W&B and, if `verbose`, to the console. A logger without
+    W&B gets `wandb_run` too. The stats client, given here or the run's, receives epochs, episodes and signs
+    of life. Settings left out are the run's. It may be added and removed in the middle of a run.
     """
 
     order: ClassVar[int] = 90
@@ -170,7 +170,7 @@ class MetricsHook(TrainerHook):
             self._logger.close()
 
     def _begin(self, state: TrainerState, config: Any, stats_client: Any) -> None:
-        """Open at the first event that is heard, whichever it is."""
+        """Open at the first event, whichever it is."""
         if self._is_open:
             return
         self._is_open = True
@@ -200,8 +200,8 @@ class MetricsHook(TrainerHook):
         is_logged = last_row is not None and last_row.epoch == state.epoch
         if last_row is not None and is_logged:
             # with scores that no checkpoint has, where a crash came between
-            told = last_row.metrics.items()
-            self._last_scores = {name: n for name, n in told if name.startswith("eval_")}
+            metrics = last_row.metrics.items()
+            self._last_scores = {name: n for name, n in metrics if name.startswith("eval_")}
         self._waiting = StatsTracker(
             {name: list(numbers) for name, numbers in stats.rollout_stats.items()},
             stats_epoch_start=stats.stats_epoch_start,
@@ -209,7 +209,7 @@ class MetricsHook(TrainerHook):
         )
         was_due = crossed(stats.stats_epoch_start, state.epoch, self._settings.log_interval)
         if is_logged or (last_row is None and was_due):
-            # a row of these epochs was logged, or it was due and nobody listened
+            # a row of these epochs was logged, or it was due while this hook was not registered
             self._waiting.clear_rollout_stats(state.epoch)
         self.timer.start("total")
         self.timer.lap_all()
@@ -260,7 +260,7 @@ class MetricsHook(TrainerHook):
         self._last_scores = self._shown_scores(state).to_metrics()
 
     def _shown_scores(self, state: TrainerState) -> EvalRewardSummary:
-        """What rows of epochs tell: the last scores, unless scores come late and have rows of their own."""
+        """Scores in rows of epochs: the last ones, unless scores come late and have separate rows."""
         return state.eval_scores if state.late_scores is None else EvalRewardSummary()
 
     def _log_late_scores(self, state: TrainerState) -> None:
@@ -270,15 +270,15 @@ class MetricsHook(TrainerHook):
         for epoch, agent_step, scores in state.late_scores or ():
             row = scores.to_metrics()
             self._logger.log(row, agent_step=agent_step, epoch=epoch, is_late=True)
-            if self._client is None and log is not None:  # else the event is there already
-                told = {**scores.to_dict(), "late_row": row}
-                StatsClient(log).record_evaluation(epoch=epoch, agent_step=agent_step, scores=told)
+            if self._client is None and log is not None:  # else the event exists already
+                late = {**scores.to_dict(), "late_row": row}
+                StatsClient(log).record_evaluation(epoch=epoch, agent_step=agent_step, scores=late)
 
     def _span(self, num_epochs: int, num_steps: int) -> Span:
         return Span(num_epochs, num_steps, self.timer.lap_all(), self.timer.elapsed_all())
 
     def _record(self, state: TrainerState, first: int) -> None:
-        """Tell the stats client which episodes ended in which epochs."""
+        """Report to the stats client which episodes ended in which epochs."""
         client, stats, waiting = self._client, state.stats, self._waiting.rollout_stats
         if client is None or stats.stats_run_id is None:
             return

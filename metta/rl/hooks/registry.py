@@ -1,4 +1,4 @@
-"""`HookRegistry`: who listens to which event, and with which values."""
+"""`HookRegistry`: which hooks receive which event, and with which values."""
 
 import inspect
 import warnings
@@ -33,7 +33,7 @@ class HookRegistry:
         hooks.add(my_hook)
         hooks.fire("on_rollout_end", rollout_stats=stats, experience=buffer)
 
-    Changes made while an event runs count from the next event on; a hook that is removed hears nothing
+    Changes made while an event runs count from the next event on; a hook that is removed receives nothing
     more.
     """
 
@@ -93,11 +93,11 @@ class HookRegistry:
         return name
 
     def enable(self, hook: Any) -> None:
-        """Let a hook hear events again."""
+        """Let a hook receive events again."""
         self._find(hook).enabled = True
 
     def disable(self, hook: Any) -> None:
-        """Keep a hook registered but deaf; it is still closed at the end."""
+        """Keep a hook registered, but without events; it is still closed at the end."""
         self._find(hook).enabled = False
 
     def _find(self, hook: Any) -> _Entry:
@@ -125,7 +125,7 @@ class HookRegistry:
         return None
 
     def describe(self) -> str:
-        """A table of hooks in the order in which they hear events."""
+        """A table of hooks in the order in which they receive events."""
         rows = [("order", "hook", "on error", "enabled", "events")]
         for entry in self._entries:
             mode, enabled = (
@@ -139,7 +139,7 @@ class HookRegistry:
         return "\n".join(line.rstrip() for line in lines)
 
     def fire(self, event: str, **offers: Any) -> list[Any]:
-        """Tell every enabled hook that listens; returns what they returned."""
+        """Call every enabled hook that handles the event; returns what they returned."""
         returned = []
         for entry, listener in self._listening(event):
             if entry not in self._entries:  # removed, and so closed, by one before it
@@ -151,7 +151,7 @@ class HookRegistry:
         return returned
 
     def _listening(self, event: str) -> list[tuple[_Entry, Callable[[Mapping[str, Any]], Any]]]:
-        """Who hears this event; what changes while it runs counts from the next one on."""
+        """Hooks that receive this event; what changes while it runs counts from the next one on."""
         return [
             (entry, entry.listeners[event])
             for entry in self._entries
@@ -188,7 +188,7 @@ class HookRegistry:
         )
 
     def fire_exception(self, exc: BaseException) -> None:
-        """Tell every hook that training failed; their own failures become notes on `exc`."""
+        """Report to every hook that training failed; their own failures become notes on `exc`."""
         for entry, listener in self._listening("on_exception"):
             try:
                 listener(self._offers({"exc": exc}))
@@ -203,7 +203,7 @@ class HookRegistry:
     def close(self, exc: BaseException | None = None) -> None:
         """Close every hook that is open, in reverse order, whatever happens to the others.
 
-        Failures become notes on `exc`, or a `HookError` where there is none.
+        Failures become notes on `exc`, or raise a `HookError` if it is None.
         """
         first: BaseException | None = None
         for entry in reversed(self._entries):
@@ -235,7 +235,7 @@ def _listeners(hook: Any) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
     for name in dir(hook):
         if name.startswith("on_") and name not in EVENTS and callable(getattr(hook, name, None)):
             raise HookError(
-                f"{kind}.{name} is no event, so it would never be called{did_you_mean(name, EVENTS)}; "
+                f"{kind}.{name} is not an event, so it would never be called{did_you_mean(name, EVENTS)}; "
                 f"events are {', '.join(EVENTS)}"
             )
     listeners = {}
@@ -248,7 +248,7 @@ def _listeners(hook: Any) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
         listeners[event] = _listener(f"{kind}.{event}", method, offered)
     if not listeners:
         raise HookError(
-            f"{kind} listens to no event, so it would do nothing; define at least one of "
+            f"{kind} handles no event, so it would do nothing; define at least one of "
             f"{', '.join(EVENTS)}"
         )
     return listeners
@@ -261,7 +261,7 @@ def _listener(
     try:
         parameters = inspect.signature(method).parameters.values()
     except (TypeError, ValueError) as error:
-        raise HookError(f"{label} does not tell its parameters; wrap it in a function") from error
+        raise HookError(f"{label} has no readable signature; wrap it in a function") from error
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             takes_all = True

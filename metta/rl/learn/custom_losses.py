@@ -1,4 +1,4 @@
-"""Losses of one's own beside PPO's, over the same forward pass."""
+"""Custom losses beside PPO's, over the same forward pass."""
 
 import inspect
 import math
@@ -90,7 +90,7 @@ class CustomLoss:
         for name in wanted:
             if name not in known:
                 raise ConfigError(
-                    f"custom loss {self.label!r} asks for {name!r}, which nobody provides"
+                    f"custom loss {self.label!r} asks for {name!r}, which is not available"
                     f"{did_you_mean(name, known)}; available: {sorted(known)}"
                 )
             if name not in _FROM_FORWARD and name not in available:

@@ -44,7 +44,7 @@ class Driver(Protocol):
         minibatches: Sequence[Tensor],
         coefs: UpdateCoefs,
     ) -> None:
-        """Do what can be done before the first such rollout is there; nothing is learned."""
+        """Do what can be done before the first such rollout exists; nothing is learned."""
         ...
 
 
@@ -83,7 +83,7 @@ class EagerDriver:
         minibatches: Sequence[Tensor],
         coefs: UpdateCoefs,
     ) -> None:
-        """There is nothing to prepare."""
+        """Does nothing."""
 
 
 def cut_minibatch(

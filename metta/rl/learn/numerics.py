@@ -1,4 +1,4 @@
-"""What decides the last bits of a run's numbers, resolved once and then obeyed."""
+"""What decides the last bits of a run's numbers, resolved once and then kept."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +74,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0]
         if reason.startswith("Expected one of"):
-            reason = "torch knows no device of this kind"
+            reason = "torch does not know this kind of device"
         raise ConfigError(
             f"device={str(device)!r} cannot be used here: {reason}; use 'cpu' or 'auto'"
         ) from error
@@ -82,9 +82,9 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def threads_for(policy: Policy, num_samples: int = 1) -> int:
-    """One thread for little work, for which several would only wait for each other.
+    """One thread for small workloads, on which several would only wait for each other.
 
-    The work is that of one minibatch of `num_samples`; convolutions are never little.
+    The work is that of one minibatch of `num_samples`; convolutions are never small.
     """
     size = sum(parameter.numel() for parameter in policy.parameters())
     convolves = any(isinstance(module, torch.nn.Conv2d) for module in policy.modules())

@@ -49,14 +49,14 @@ def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
 
 
 class Stepper(Protocol):
-    """What the update needs of an optimizer."""
+    """What the update needs from an optimizer."""
 
     def zero_grad(self) -> None:
         """Forget gradients."""
         ...
 
     def backward(self, total: Tensor) -> None:
-        """Add the gradients of a loss, 0-dim, to those that are there."""
+        """Add the gradients of a loss, 0-dim, to the existing ones."""
         ...
 
     def grad_norm(self) -> Tensor:
@@ -64,7 +64,7 @@ class Stepper(Protocol):
         ...
 
     def apply(self, scale: Tensor, ok: Tensor) -> None:
-        """Step with gradients times `scale` where `ok` holds; otherwise change nothing at all."""
+        """Step with gradients times `scale` where `ok` holds; otherwise change nothing."""
         ...
 
 
@@ -242,7 +242,7 @@ class FlatAdam(torch.optim.Optimizer):
         return packed | {"state": {k: {**v, "step": v["step"].clone()} for k, v in parts}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back moments and counts, also from a `torch.optim.Adam` over the same parameters."""
+        """Restore moments and counts, also from a `torch.optim.Adam` over the same parameters."""
         saved = state_dict["state"]
         self._check_saved(saved)
         with torch.no_grad():

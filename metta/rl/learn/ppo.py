@@ -136,7 +136,7 @@ class PPOOptimizer:
         next_values, terminated = columns["next_values"], columns["terminated"]
         ended = terminated | columns["truncated"]
         if "valid" in columns:
-            # a step that was not taken says nothing about those before it
+            # a step that was not taken carries no information about those before it
             ended = ended | ~columns["valid"]
             ended[:-1] |= ~columns["valid"][1:]
         discounts = {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
@@ -172,8 +172,8 @@ class PPOOptimizer:
         The policy runs in the mode (training or evaluation) that its owner put it in. `progress` in
         0..1 of the run steers schedules. Advantages in the data are used, absent ones are
         computed (V-trace always computes them, since they depend on the policy of this moment).
-        Afterwards the policy's normalisers take the rollout in, unless a step had to be skipped. Steps
-        that were skipped and values that normalisers bounded are in the answer, and now and then a warning.
+        Afterwards the policy's normalisers are updated, unless a step had to be skipped. Skipped steps
+        and values that normalisers bounded are in the result, and now and then a warning.
         """
         if isinstance(self.optimizer, FlatAdam):
             self.optimizer.reattach()
@@ -323,7 +323,7 @@ class PPOOptimizer:
     def _finish(
         self, report: UpdateReport, columns: Mapping[str, Tensor], coefs: UpdateCoefs
     ) -> dict[str, float]:
-        """Act on what the log says."""
+        """Act on the log."""
         weights = columns["valid"].to(columns["values"].dtype)
         explained = explained_variance(columns["values"], columns["returns"], weights)
         self.skipped_in_a_row = report.check_skipped(
@@ -343,7 +343,7 @@ class PPOOptimizer:
         return stats
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters; the optimizer is a component of its own."""
+        """Counters; the optimizer is a separate component."""
         return {
             "num_updates": self.num_updates,
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -351,7 +351,7 @@ class PPOOptimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back counters."""
+        """Restore counters."""
         self.num_updates = int(state["num_updates"])
         self.skipped_in_a_row = int(state["skipped_in_a_row"])
         self.base_lr = float(state["base_lr"])

@@ -1,6 +1,6 @@
 """The PPO update in two functions without data-dependent branches: a loss, and a step.
 
-`learn_minibatch` puts them together, drivers call it, and the numbers are defined here and nowhere else.
+`learn_minibatch` combines them, drivers call it, and the numbers are defined here and nowhere else.
 """
 
 from collections.abc import Iterator, Sequence
@@ -170,7 +170,7 @@ def is_empty(batch: Minibatch) -> Tensor:
 def finish_minibatch(
     rules: UpdateRules, stepper: Stepper, terms: Tensor, empty: Tensor, stopped: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Decide and step, once the gradients are there; returns a row ``[10]`` and whether it is over."""
+    """Decide and step, once the gradients are computed; returns a row ``[10]`` and whether it is over."""
     before, limit = stopped, rules.config.target_kl
     if limit is not None:
         # stop before stepping: this gradient has already left the trust region

@@ -113,7 +113,7 @@ class RareWarning:
         self._times, self._next = 0, 1
 
     def __call__(self, text: str) -> None:
-        """Say it, if it is time."""
+        """Warn, if it is time."""
         self._times += 1
         if self._times < self._next:
             return

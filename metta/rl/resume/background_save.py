@@ -9,14 +9,14 @@ __all__ = ["BackgroundSave"]
 
 
 class BackgroundSave:
-    """At most one save at a time, in a thread of its own.
+    """At most one save at a time, in a separate thread.
 
         saves = BackgroundSave()
         saves.start(lambda: manager.commit(pending))
         ...
-        record = saves.take()            # None: nothing came to its end since the last call
+        record = saves.take()            # None: no save ended since the last call
 
-    What goes wrong in the thread is raised by `take`. The thread is no daemon: a process that ends
+    `take` raises errors of the thread. The thread is not a daemon: a process that ends
     waits for it.
     """
 
@@ -26,7 +26,7 @@ class BackgroundSave:
         self._error: BaseException | None = None
 
     def wait(self) -> None:
-        """Wait until the save under way is done; `take` still tells what it came to."""
+        """Wait until the running save is done; `take` still returns its result."""
         if self._thread is not None:
             self._thread.join()
 
@@ -44,7 +44,7 @@ class BackgroundSave:
         self._thread.start()
 
     def take(self, *, wait: bool = False) -> PolicyRecord | None:
-        """What the save under way came to; None where there is none, or where it is not done yet."""
+        """The result of the running save; None if there is none, or if it is not done yet."""
         if self._thread is None or (self._thread.is_alive() and not wait):
             return None
         self._thread.join()

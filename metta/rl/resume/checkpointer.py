@@ -54,7 +54,7 @@ _METRICS = "metrics"
 
 @dataclass
 class PendingCheckpoint:
-    """A run at one moment, in memory of its own, not yet on disk."""
+    """A copy of a run at one moment, not yet on disk."""
 
     epoch: int
     agent_step: int
@@ -106,13 +106,13 @@ class TrainingCheckpointer:
         self.registry = registry
         self.keep_last, self.keep_every = keep_last, keep_every
         self.run_id, self._id_is_given = run_id or new_run_id(), run_id is not None
-        """Is written to its checkpoints, and taken over from one that is restored: retention removes only
+        """Written to its checkpoints, and taken from one that is restored: retention removes only
         those that have it."""
         self.latest_wandb_uri: str | None = None
         self.before_commit: Callable[[], LogMark] | None = None
         """Called before each `commit`: what a run logged up to then must be as safe as its checkpoint."""
         self.advice: Advice = FOR_COMPONENTS
-        """What `restore` tells the user to change where the checkpoint does not fit."""
+        """Advice that `restore` adds to its error when the checkpoint does not fit."""
         self._lock = threading.Lock()
         """One save at a time: each removes what looks unfinished."""
         self._staged: tuple[int, FrozenPolicy, dict[str, Any]] | None = None
@@ -192,11 +192,11 @@ class TrainingCheckpointer:
 
     def describe_resume(self, state: TrainerState, total: int | None) -> str:
         """A line about a run that was restored here; `total` is how many steps are wanted."""
-        stands, way = "resumes", "To begin anew,"
+        status, way = "resumes", "To begin anew,"
         if total is not None and state.agent_step >= total:
-            stands, way = "is complete", "Nothing is left to train: raise total_timesteps, or"
+            status, way = "is complete", "To train further, raise total_timesteps, or"
         return (
-            f"{str(self.checkpoint_dir)!r} holds this run already: it {stands} at epoch {state.epoch} "
+            f"{str(self.checkpoint_dir)!r} holds this run already: it {status} at epoch {state.epoch} "
             f"({state.agent_step:,} steps), and its weights replace those passed in. {way} use another "
             "folder"
         )
@@ -249,7 +249,7 @@ class TrainingCheckpointer:
         """The newest checkpoint of a run (default: of this checkpointer), or None before the first.
 
         Damaged ones, and where a `run_id` is given those of other runs, are passed over with a warning;
-        `CheckpointError` where none is left.
+        `CheckpointError` if none remains.
         """
         checkpoint = read_newest_checkpoint(self._folder(run_dir), run_id=run_id)
         if checkpoint is not None and run_dir is None and not self._id_is_given:
@@ -261,7 +261,7 @@ class TrainingCheckpointer:
     ) -> PolicyRecord:
         """A checkpoint's policy, ready to act; of `env` only the spaces are used.
 
-        A network of your own is passed as `policy`; metta's own are rebuilt.
+        Pass your own network as `policy`; metta's are rebuilt.
         """
         return self.policy_store.load(checkpoint.path, env, policy)
 
@@ -272,7 +272,7 @@ class TrainingCheckpointer:
         """
         run = wandb_run or self.wandb_run
         if run is None:
-            raise ConfigError("there is no W&B run to upload to; pass wandb_run")
+            raise ConfigError("no W&B run to upload to; pass wandb_run")
         try:
             import wandb  # an extra, and slow to import
         except ImportError as error:
@@ -332,7 +332,7 @@ class TrainingCheckpointer:
             )
 
     def _described(self, policy: Policy, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Metadata with the settings of a built-in agent; a network of one's own cannot be rebuilt."""
+        """Metadata with the settings of a built-in agent; a user's network cannot be rebuilt."""
         built_in = isinstance(policy.module, ActorCritic | RecurrentActorCritic)
         known = {"agent": dataclasses.asdict(policy.config)} if built_in else {}
         return {**known, **(metadata or {})}
@@ -344,7 +344,7 @@ class TrainingCheckpointer:
 def _copied(
     registry: StateRegistry, policy: Policy, frozen: FrozenPolicy
 ) -> dict[str, dict[str, Any]]:
-    """A snapshot in memory of its own; the policy's tensors are those of the frozen one."""
+    """A copied snapshot; the policy's tensors are those of the frozen one."""
     snapshot = registry.snapshot()
     own = snapshot.pop(policy.state_name, None)
     copied: dict[str, dict[str, Any]] = {

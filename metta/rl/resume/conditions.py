@@ -27,7 +27,7 @@ _VARIABLES = (
 )  # fmt: skip
 """Environment variables by which MKL, oneDNN, OpenBLAS and NumPy choose their code."""
 _MODEL_FIELDS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
-"""What ``/proc/cpuinfo`` says about a model, on x86 and on ARM; virtual machines share names."""
+"""Fields of ``/proc/cpuinfo`` that name a model, on x86 and on ARM; virtual machines share names."""
 
 
 def machine_of(device: str = "cpu") -> dict[str, str]:
@@ -62,8 +62,8 @@ def _processor() -> str:
 class RunConditions:
     """Settings, the plan of the numbers and the machine under them: saved with a run, obeyed on resume.
 
-    Threads and a driver that nobody chose are those that the run began with; `select_saved` is called
-    with the plan where that is another driver. Other settings are a `ConfigError`. Any other difference
+    Threads and a driver that were not chosen are those that the run began with; `select_saved` is called
+    with the plan if that is another driver. Other settings are a `ConfigError`. Any other difference
     is an `InexactResumeError`, or with `allow_inexact` a warning. A plan whose driver is ``auto`` is open
     until `complete_plan`, which calls `select`.
     """
@@ -86,7 +86,7 @@ class RunConditions:
         """What the run is begun with, by name, as plain data: see `plain_settings`."""
         self.allow_inexact = False
         self.differences: list[str] = []
-        """In what the run that continues here differs from the one that was saved."""
+        """How the run that continues here differs from the one that was saved."""
         self._open = [name for name in ("threads", "driver") if name not in are_set]
         self._select_saved, self._select, self._announce = select_saved, select, announce
         self._is_complete = False
@@ -104,7 +104,7 @@ class RunConditions:
     def complete_plan(self, total_timesteps: int = 0) -> None:
         """Decide what was left open, before the first update; afterwards it stays as it is.
 
-        The run is as long as its settings say, or `total_timesteps`, whichever is more.
+        The run's length is that of its settings or `total_timesteps`, whichever is more.
         """
         if self._is_complete:
             return
@@ -112,7 +112,7 @@ class RunConditions:
             self.plan = self._plan_after(self._compared)
         if self.plan.driver == "auto" and self._select is not None:
             self.plan = self._select(self.plan, total_timesteps)
-        self._is_complete = True  # not before: whoever interrupts a compiler leaves the choice open
+        self._is_complete = True  # not before: interrupting a compiler leaves the choice open
         if self._announce is not None:
             self._announce(self.plan.describe())
 
@@ -135,7 +135,7 @@ class RunConditions:
             *_differences(state["machine"], self._machine_like(state["machine"])),
         ]
         if self.differences:
-            self._tell("; ".join(self.differences), advice)
+            self._refuse_or_warn("; ".join(self.differences), advice)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the saved plan over as far as it was left open; the rest must be the same."""
@@ -153,7 +153,7 @@ class RunConditions:
         return self._selected[1]
 
     def _machine_like(self, saved: Mapping[str, Any]) -> dict[str, str]:
-        """This machine, in what was saved: checkpoints of earlier versions say less."""
+        """This machine, in the saved fields: checkpoints of earlier versions hold fewer."""
         return {name: v for name, v in machine_of(self.plan.device).items() if name in saved}
 
     def _saved_plan(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class RunConditions:
             saved |= {"driver": self.plan.driver, "compiler": self.plan.compiler}
         return saved
 
-    def _tell(self, found: str, advice: Advice) -> None:
+    def _refuse_or_warn(self, found: str, advice: Advice) -> None:
         if not self.allow_inexact:
             raise InexactResumeError(
                 f"this run was saved under other conditions: {found}. It would continue with other numbers "

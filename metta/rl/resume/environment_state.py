@@ -20,7 +20,7 @@ _ADVICE = (
 
 
 class EnvironmentState:
-    """Where a collector's environments stand, for checkpoints.
+    """The state of a collector's environments, for checkpoints.
 
     It must be restored after the collector, whose carried observations it compares with those that the
     environments show. Nothing is kept before `prepare`: environments are then of class `boundary`.
@@ -30,7 +30,7 @@ class EnvironmentState:
     state_version = 1
     in_digest = False
     gives_copies = True
-    """What `state_dict` returns is in memory of its own already: snapshots do not copy it again."""
+    """What `state_dict` returns is a copy already: snapshots do not copy it again."""
 
     def __init__(
         self,
@@ -40,16 +40,16 @@ class EnvironmentState:
     ) -> None:
         self.collector, self.wanted = collector, wanted
         self.checkpoint_interval = checkpoint_interval
-        """Of the settings: with ``sync_reset``, episodes end every so many epochs, whoever saves."""
+        """From the settings: with ``sync_reset``, episodes end every so many epochs, saved or not."""
         self.support: RestoreSupport | None = None
         self.num_boundaries = 0
-        """How often episodes were dropped because environments could not be brought back."""
+        """How often episodes were dropped because environments could not be restored."""
 
     def prepare(self, wanted: WantedRestore | None = None) -> RestoreSupport:
-        """Find out how these environments can come back, by trying it; does it once.
+        """Find out by trying how these environments can be restored; does it once.
 
-        ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike. By default that
-        is wanted which the settings ask for.
+        ``sync_reset`` asks for fresh episodes after every checkpoint, in every run alike. The default
+        is the class that the settings ask for.
         """
         if self.support is None:
             self.wanted = wanted or self.wanted
@@ -70,7 +70,7 @@ class EnvironmentState:
         return env.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring the environments to where they stood; where that fails, fresh episodes begin."""
+        """Restore the environments; if that fails, fresh episodes begin."""
         env, collector = self.collector.vec_env, self.collector
         if state["class"] == "boundary" or self.wanted == "boundary":
             self.num_boundaries += collector.envs_out_of_sync
@@ -85,7 +85,7 @@ class EnvironmentState:
         if not isinstance(env, RestorableVecEnv):
             raise StateError(
                 f"the saved environments are of class {state['class']!r}, which "
-                f"{type(env).__name__} cannot take back; {_ADVICE}"
+                f"{type(env).__name__} cannot restore; {_ADVICE}"
             )
         try:
             seen = env.load_state_dict(state)
@@ -98,7 +98,7 @@ class EnvironmentState:
             self.num_boundaries += 1
             collector.resume_with_fresh_episodes()
             warnings.warn(
-                f"the environments could not be brought back to where they stood: {problem}; fresh "
+                f"the environments could not be restored: {problem}; fresh "
                 "episodes begin, so this run differs from an uninterrupted one",
                 MettaWarning,
                 stacklevel=2,

@@ -1,4 +1,4 @@
-"""`RunSaver`: the service of a run that saves it, restores it, and keeps copies in case that it fails."""
+"""`RunSaver`: the service of a run that saves it, restores it, and keeps copies in case it fails."""
 
 import contextlib
 import time
@@ -44,9 +44,9 @@ class RunSaver:
         saver.restore(parts.registry)                    # when the parts of a run are built
         saver.request(trainer_state, report)             # at the end of an epoch
 
-    The loop takes the snapshot of a request when all hooks have heard of the epoch, so that their scores
-    are in it. Writing happens in the background (unless `background` is False); the last checkpoint is
-    waited for. Between checkpoints `keep` copies the run in memory as often as `rescue_share` of the time
+    The loop takes the snapshot of a request when all hooks have received the epoch, so that their scores
+    are in it. Writing happens in the background (unless `background` is False); the loop waits for the last
+    checkpoint. Between checkpoints `keep` copies the run in memory as often as `rescue_share` of the time
     allows, and `rescue` writes the newest copy if training fails.
 
     Failed writes are tried again `max_retries` times; then training continues with a warning, and stops
@@ -75,10 +75,10 @@ class RunSaver:
         self._latest_is_scored = self._has_restored = False
         self._expected: _Expected | None = None
         self._pending: PendingCheckpoint | None = None
-        """Taken, and not handed over to be written yet."""
+        """Taken, but not being written yet."""
         self._writing: tuple[PendingCheckpoint, Report] | None = None
         self._rescue: PendingCheckpoint | None = None
-        """The run as it was not long ago."""
+        """A recent copy of the run."""
         self._next_rescue = 0.0
         """Not before this time of the monotonic clock."""
         self._saves = BackgroundSave()
@@ -96,7 +96,7 @@ class RunSaver:
         return None if self.latest_record is None else self.latest_record.epoch
 
     def restore(self, registry: StateRegistry, checkpoint: Checkpoint | None = None) -> bool:
-        """Put a run back that has not begun here: from this checkpoint, or the newest; False: none.
+        """Restore a run that has not begun here: from this checkpoint, or the newest; False: none.
 
         `ConfigError`, `InexactResumeError` or `StateError` where the checkpoint is one of another run.
         """
@@ -133,9 +133,9 @@ class RunSaver:
         self._next_rescue = end + (end - begin) * (1.0 / self.rescue_share - 1.0)
 
     def request(self, state: TrainerState, report: Report, *, is_last: bool = False) -> None:
-        """Ask the loop for a checkpoint of this epoch, when all hooks have heard of it.
+        """Ask the loop for a checkpoint of this epoch, when all hooks have received it.
 
-        The last one of a training is left out where the epoch is saved already, with its score.
+        The last one of a training is skipped if the epoch is saved already, with its score.
         """
         uri = free_path(self.checkpointer.checkpoint_dir, state.epoch).as_uri()
         if self.latest_saved_epoch != state.epoch:
@@ -188,7 +188,7 @@ class RunSaver:
         report(record)
 
     def _failed(self, error: Exception, *, is_last: bool) -> None:
-        """A save failed for good; the snapshot is kept in case that there is room for it later."""
+        """A save failed for good; the snapshot is kept in case there is room for it later."""
         failed = None if self._writing is None else self._writing[0]
         self._writing = None
         if self._rescue is None or (failed is not None and failed.epoch > self._rescue.epoch):
@@ -232,7 +232,7 @@ class RunSaver:
                 return
 
     def close(self) -> None:
-        """Wait for the save under way; nothing is left half done."""
+        """Wait for the running save; nothing stays half done."""
         self.finish(wait=True, is_last=True)
         if self._has_restored and self.interval > 0:
             self.checkpointer.prune()  # no save did since, and a crash may have come before it
@@ -255,7 +255,7 @@ class RunSaver:
         self._writing = None
         self.latest_record, self._latest_is_scored = record, is_scored
 
-    # what evaluation asks and tells
+    # what evaluation asks for and reports
 
     def policy_uri_of(self, epoch: int) -> str | None:
         """Where the policy of this epoch is or will be; None where it is not saved."""
@@ -291,7 +291,7 @@ class RunSaver:
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """What the loop does when all hooks have heard of an epoch that is to be saved."""
+    """What the loop does when all hooks have received an epoch that is to be saved."""
 
     saver: RunSaver
     report: Report

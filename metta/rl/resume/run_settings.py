@@ -53,7 +53,7 @@ def check_continuation(
     total, reached = wanted["trainer.total_timesteps"], checkpoint.agent_step
     if total != saved.get("trainer.total_timesteps", total) and total <= reached:
         raise ConfigError(
-            f"there is nothing to do: {where} is at {reached:,} steps already, and "
+            f"nothing to do: {where} is at {reached:,} steps already, and "
             f"total_timesteps={total:,}; give a larger one"
         )
     if state:
@@ -61,7 +61,7 @@ def check_continuation(
 
 
 def _settings_of_files(run: RunDirectory) -> Settings:
-    """What the files of a run say whose checkpoints do not hold settings yet."""
+    """Settings from the files of a run whose checkpoints do not hold settings yet."""
     stored = run.about()
     settings = dict(own_parts(stored)) if stored else {}
     if run.config_file.exists():
@@ -76,7 +76,7 @@ def _check_config_file(
     checkpoint: str,
     changes: Collection[str] | None,
 ) -> None:
-    """See that ``config.yaml`` says what the checkpoint says, or what metta wrote there since.
+    """Check that ``config.yaml`` agrees with the checkpoint, or with what metta wrote there since.
 
     Where the settings of this call were read from it, a difference is a `ConfigError`; otherwise it is
     about to be replaced, with a warning.
@@ -90,14 +90,14 @@ def _check_config_file(
     if not edited or digest_of(found) in _digests_vouched_for(run):
         return
     differences = "; ".join(edited.values())
-    told = f"{str(path)!r} is not as metta wrote it (compared with {checkpoint}): {differences}"
+    problem = f"{str(path)!r} is not as metta wrote it (compared with {checkpoint}): {differences}"
     if changes is not None and describe_changes(saved, wanted).keys() - set(changes):
         raise ConfigError(
-            f"{told}. Write the old values back, or run `metta resume` with --restore-settings, which "
+            f"{problem}. Write the old values back, or run `metta resume` with --restore-settings, which "
             "takes them from the checkpoint; a setting that may change is given as NAME=VALUE"
         )
     warnings.warn(
-        f"{told}; it is replaced by the settings that this run resumes with",
+        f"{problem}; it is replaced by the settings that this run resumes with",
         MettaWarning,
         stacklevel=2,
     )
@@ -139,7 +139,7 @@ def _digest_of_file(run: RunDirectory) -> str | None:
 
 
 def _stored_provenance(run: RunDirectory) -> dict[str, Any]:
-    """Who set each value so far; {} where that is not known, with a warning if it is damaged."""
+    """The origin of each value so far; {} if it is not known, with a warning if it is damaged."""
     path = run.provenance_file
     if not os.path.lexists(path):
         return {}
@@ -151,7 +151,7 @@ def _stored_provenance(run: RunDirectory) -> dict[str, Any]:
     except UnsafeFileError as error:
         problem = str(error)
     warnings.warn(
-        f"{problem}; what it says is not used, and it is written anew",
+        f"{problem}; its content is ignored, and it is written anew",
         MettaWarning,
         stacklevel=3,
     )

@@ -222,7 +222,7 @@ def test_real_environments_train_when_they_are_named(num_workers: int) -> None:
 def test_the_error_says_what_to_do_when_no_such_module_exists() -> None:
     with pytest.raises(EnvError, match="pip install mpe2"):
         make_vec_env("pettingzoo:no_such_module")
-    with pytest.raises(EnvError, match="no module with a parallel_env"):
+    with pytest.raises(EnvError, match="not a module with a parallel_env"):
         make_vec_env("pettingzoo:json")
 
 

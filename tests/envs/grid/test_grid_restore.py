@@ -194,9 +194,9 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "border": (_open_border, "not walled in"),
     "far position": (written("positions", (0, 0), 2**31 - 1), "positions of world 0"),
     "negative position": (written("positions", (0, 0), -5), "positions of world 0"),
-    "two on one cell": (_two_on_one_cell, "do not stand where"),
-    "extra agent": (_extra_agent, "do not stand where"),
-    "wrong mark": (_wrong_mark, "do not stand where"),
+    "two on one cell": (_two_on_one_cell, "are not where"),
+    "extra agent": (_extra_agent, "are not where"),
+    "wrong mark": (_wrong_mark, "are not where"),
 }
 
 

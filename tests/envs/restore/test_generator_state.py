@@ -41,7 +41,7 @@ def test_a_state_is_refused_when_it_points_outside_of_its_words(
     "state", [{}, {"bits": {"bit_generator": "Dice"}, "seeds": None}, {"version": 3, "words": [1]}]
 )
 def test_a_state_is_refused_when_it_is_not_one(state: dict[str, Any]) -> None:
-    with pytest.raises(StateError, match="no state of a random generator"):
+    with pytest.raises(StateError, match="not a state of a random generator"):
         load_generator_state(state)
 
 

@@ -184,7 +184,7 @@ def test_the_error_names_the_task_when_its_spaces_are_others(backend: str) -> No
 def test_an_error_is_raised_when_there_is_no_such_task() -> None:
     with closing(opened("serial")) as vec_env:
         vec_env.next_tasks[2] = 17
-        with pytest.raises(EnvError, match="there is no task 17; there are 6"):
+        with pytest.raises(EnvError, match="task 17 does not exist; there are 6"):
             vec_env.reset([1, 2, 3, 4], vec_env.obs_spec.zeros(NUM_ROWS))
 
 

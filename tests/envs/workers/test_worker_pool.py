@@ -134,7 +134,7 @@ def test_a_forgotten_command_is_garbage_when_it_is_answered_after_all(pool: Work
     pool.send(0, BRING_TO, LONG, {})
     pool.forget(BRING_TO)
     pool.post(RESET)
-    with pytest.raises(WorkersFailedError, match="something that is no answer"):
+    with pytest.raises(WorkersFailedError, match="something that is not an answer"):
         pool.collect(RESET, LONG)
 
 
@@ -144,7 +144,7 @@ def test_an_error_is_garbage_when_nobody_can_read_it(pool: WorkerPool, report: b
     os.dup2(reader, pool._workers[1].answers)
     os.write(writer, HEADER.pack(RESET, FLAG_ERROR, 1, len(report)) + report)
     pool.post(RESET)
-    with pytest.raises(WorkersFailedError, match=r"worker 1 .* said something that is no answer"):
+    with pytest.raises(WorkersFailedError, match=r"worker 1 .* that is not an answer"):
         pool.collect(RESET, LONG)
     os.close(reader)
     os.close(writer)

@@ -41,7 +41,7 @@ def said_by(process: WorkerProcess) -> list[Message]:
 def test_a_process_answers_and_ends_when_it_is_told_to(process: WorkerProcess) -> None:
     process.command(RESET)
     assert said_by(process) == [Message(RESET, 0, b"")]
-    assert process.num_said == 2
+    assert process.num_answers == 2
     assert process.name == f"worker 0 (pid {process.pid}, rows 0)"
     process.command(CLOSE)
     assert process.end.within(10.0)

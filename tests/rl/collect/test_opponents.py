@@ -268,7 +268,7 @@ def test_a_pool_is_refused_when_its_fixed_opponents_are_others() -> None:
     )  # equal weights: the same for all it knows
     with pytest.raises(StateError, match="other weights"):
         OpponentPool(learner(), [learner()]).load_state_dict(saved)
-    with pytest.raises(StateError, match="none at all"):
+    with pytest.raises(StateError, match="are empty"):
         OpponentPool(learner()).load_state_dict({"fixed": [], "past": [], "num_past": 0})
 
 

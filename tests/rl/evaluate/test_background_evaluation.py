@@ -295,7 +295,7 @@ def test_missing_episodes_are_told_of_when_a_time_limit_ended_a_simulation() -> 
     hook = EvaluationHook(config, evaluator=evaluator)
     with (
         PPOTrainer(policy, CorridorEnv, **SMALL) as trainer,
-        pytest.warns(MettaWarning, match=r"missing: \{'training/x': 1\}"),
+        pytest.warns(MettaWarning, match=r"missing episodes: \{'training/x': 1\}"),
     ):
         trainer.train(16, hooks=[hook])
     assert hook.eval_scores.simulation_scores == {"training/x": pytest.approx(-6.4)}

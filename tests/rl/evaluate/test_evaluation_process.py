@@ -59,7 +59,7 @@ def test_jobs_are_answered_in_turn_when_one_of_them_fails(tmp_path: Path) -> Non
 def test_nobody_waits_when_two_answers_came_together() -> None:
     process = EvaluationProcess(worker_context())
     try:
-        process._said = bytearray(b'{"results": 1}\n{"recorded": 2}\n')
+        process._received = bytearray(b'{"results": 1}\n{"recorded": 2}\n')
         for expected in ({"results": 1}, {"recorded": 2}):
             assert process.answer(100_000.0) == expected
     finally:

@@ -141,8 +141,8 @@ def test_another_policy_plays_along_when_it_is_named(tmp_path: Path) -> None:
     half, whole = (evaluator.results.episodes[name].agents for name in suite.simulations)
     assert half is not None
     assert whole is not None
-    assert half.judged.tolist() == [True, True, False, False]
-    assert whole.judged.all()
+    assert half.evaluated.tolist() == [True, True, False, False]
+    assert whole.evaluated.all()
     assert (whole.returns == 0).all()
     assert (half.returns[:, :2] == 0).all()
     assert (half.returns[:, 2:] > 0).any()  # the other one takes action 1 at times

@@ -145,12 +145,12 @@ def test_a_value_of_another_event_is_refused_when_the_hook_is_added() -> None:
     [
         (
             hook_with("on_epoch_ends", lambda self: None),
-            "on_epoch_ends is no event.*'on_epoch_end'",
+            "on_epoch_ends is not an event.*'on_epoch_end'",
         ),
-        (TrainerHook(), "TrainerHook listens to no event"),
-        (object(), "object listens to no event"),
+        (TrainerHook(), "TrainerHook handles no event"),
+        (object(), "object handles no event"),
         (TrainerHook, "TrainerHook is a class; add an instance"),
-        (SimpleNamespace(on_epoch_end=max), "on_epoch_end does not tell its parameters"),
+        (SimpleNamespace(on_epoch_end=max), "on_epoch_end has no readable signature"),
         (SimpleNamespace(on_epoch_end=3), "on_epoch_end is a int, not a method"),
         (SimpleNamespace(on_epoch_end=lambda: 0, on_error="ignore"), "on_error is 'ignore'"),
     ],
@@ -313,7 +313,7 @@ def test_the_old_hook_is_closed_and_the_new_one_heard_when_it_is_replaced() -> N
 def test_nothing_changes_when_a_replacement_is_refused() -> None:
     hooks, heard = registry(), []
     name = hooks.add(ordered("old", 1, heard))
-    with pytest.raises(HookError, match="listens to no event"):
+    with pytest.raises(HookError, match="handles no event"):
         hooks.replace(name, TrainerHook())
     with pytest.raises(HookError, match=r"no hook 'Min' is registered.*did you mean 'Mine'"):
         hooks.replace("Min", ordered("new", 1, heard))

@@ -159,7 +159,7 @@ def test_scores_arrive_when_a_recording_in_the_background_hangs(tmp_path: Path) 
 
 
 def test_it_is_told_when_replays_have_no_folder_to_go_to() -> None:
-    with pytest.warns(MettaWarning, match="there is no folder for replays"):
+    with pytest.warns(MettaWarning, match="no folder for replays"):
         EvaluationHook(EvaluationConfig(replay_interval=3), Curriculum(env=CorridorEnv))
 
 

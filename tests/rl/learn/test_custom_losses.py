@@ -193,8 +193,8 @@ def test_bound_arguments_stay_when_a_loss_is_a_partial() -> None:
 @pytest.mark.parametrize(
     ("loss", "hint"),
     [
-        (lambda new_value: new_value.mean(), "'new_value', which nobody provides; did you mean"),
-        (lambda curiosity: curiosity.mean(), "'curiosity', which nobody provides; available"),
+        (lambda new_value: new_value.mean(), "'new_value', which is not available; did you mean"),
+        (lambda curiosity: curiosity.mean(), "'curiosity', which is not available; available"),
     ],
 )
 def test_a_config_error_hints_when_a_loss_asks_for_an_unknown_name(loss: Any, hint: str) -> None:

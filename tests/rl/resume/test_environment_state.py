@@ -99,7 +99,7 @@ def test_fresh_episodes_begin_with_a_warning_when_environments_show_something_el
             "lengths": np.zeros(num_rows, np.int64),
             "actions": np.zeros(0, np.int64),
         }
-        with pytest.warns(MettaWarning, match="could not be brought back"):
+        with pytest.warns(MettaWarning, match="could not be restored"):
             second.registry.restore(snapshot)
         assert environments_of(second).num_boundaries == 1
         assert bool(second.collect_rollouts()["episode_starts"][0].all())
@@ -171,7 +171,7 @@ def test_fresh_episodes_begin_with_a_warning_when_an_environment_refuses_its_sta
             assert environments_of(trainer).prepare().restore_class == "snapshot"
         first.train(64)
         monkeypatch.setattr(Refusing, "refuses", True)
-        with pytest.warns(MettaWarning, match=r"could not be brought back.*not this one"):
+        with pytest.warns(MettaWarning, match=r"could not be restored.*not this one"):
             second.registry.restore(copy_state(first.registry.snapshot()))
         assert environments_of(second).num_boundaries == 1
         assert bool(second.collect_rollouts()["episode_starts"][0].all())

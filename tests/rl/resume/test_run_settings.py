@@ -31,7 +31,7 @@ def test_provenance_keeps_what_was_stored_when_a_run_resumes(run: RunDirectory) 
 
 def test_damaged_provenance_is_written_anew_with_a_warning(run: RunDirectory) -> None:
     run.provenance_file.write_text("[]")
-    with pytest.warns(MettaWarning, match="holds a list; what it says is not used"):
+    with pytest.warns(MettaWarning, match="holds a list; its content is ignored"):
         write_settings(run, TrainingConfig(), ABOUT, {"settings": {}}, resumes=True)
     assert json.loads(run.provenance_file.read_text()) == {"settings": {}}
 
