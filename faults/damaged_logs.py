@@ -19,7 +19,7 @@ from metta.errors import MettaError
 
 LOG, TABLE = "events.jsonl", "metrics.csv"
 _LAST_EPOCH = 14
-_NAMED = ("is damaged: ", "is the log of another run", "is no event", "that the event log lacks")
+_NAMED = ("is damaged: ", "is the log of another run", "is not an event", "that the event log lacks")
 _SECONDS = 120.0
 
 Damage = Callable[[bytes, random.Random, bytes], bytes | None]

@@ -89,7 +89,7 @@ class RunRemovedError(MettaError):
 
 
 class EventLogError(MettaError):
-    """A log of events has a line that is no event, or belongs to another run; names the file."""
+    """A log of events has a line that is not an event, or belongs to another run; names the file."""
 
 
 class DatabaseError(MettaError):

@@ -70,7 +70,7 @@ class Ingester(OpenDatabase):
     def ingest(self, log_path: str | os.PathLike[str]) -> IngestReport:
         """Load what a log has beyond what the database knows of it.
 
-        A line that is no event is an `EventLogError`; what stands before it is loaded. A database that
+        A line that is not an event is an `EventLogError`; what stands before it is loaded. A database that
         cannot be reached is a `DatabaseUnavailableError`.
         """
         report = IngestReport()

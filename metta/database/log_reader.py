@@ -72,7 +72,7 @@ class LogReader:
         return os.fstat(self._file.fileno()).st_size
 
     def last_event(self) -> Event | None:
-        """The last event of a whole line, read from the end; None where that is no event."""
+        """The last event of a whole line, read from the end; None where that is not an event."""
         for _, line in lines_backwards(self._file, self.size(), self.path):
             try:
                 return _parse(line).event

@@ -22,11 +22,11 @@ __all__ = ["follow_log"]
 
 
 def follow_log(path: Path, continuation: Continuation) -> str:
-    """Bring a table in line with the rows of the log that count; returns what there is to tell.
+    """Bring a table in line with the records of the log that count; returns a message, or an empty text.
 
-    Of a log that is known to be whole, the rows replace those of the table. Otherwise rows up to the epoch
-    that only the table has are kept. Of a long log only the tail is compared; where the table lacks older
-    rows, as much of the log as that takes.
+    The records of a log that is known to be whole replace the rows of the table. Otherwise rows up to the
+    epoch that only the table has are kept. Of a long log only the tail is compared, or as much as it takes
+    if the table lacks older rows.
     """
     tail = continuation.tail
     if not path.exists() and tail.last is None:
@@ -52,7 +52,7 @@ def follow_log(path: Path, continuation: Continuation) -> str:
 
 
 class _Told:
-    """What a table had that the log has not."""
+    """What a table has that the log lacks."""
 
     def __init__(self) -> None:
         self.kept: list[int] = []
@@ -82,7 +82,7 @@ def _begin_of_tail(path: Path, columns: list[str], continuation: Continuation) -
 
 
 def _epochs_backwards(path: Path, columns: list[str]) -> Iterator[tuple[int, int]]:
-    """Where each line ends that can be read, and its epoch, from the last one on."""
+    """Where each readable line ends, and its epoch, from the last line back."""
     if not columns:
         return
     with open_regular(path, follow_symlink=False) as (stream, size):
@@ -95,7 +95,7 @@ def _epochs_backwards(path: Path, columns: list[str]) -> Iterator[tuple[int, int
 def _merged(
     old: Iterator[TableLine], continuation: Continuation, told: _Told
 ) -> Iterator[Mapping[str, str]]:
-    """Rows of the log in order; where it may be damaged, lines of the table, and rows that it lacks."""
+    """Records of the log in order; if it may be damaged, lines of the table, and records that it lacks."""
     if not continuation.keeps_others:
         yield from map(cells_of, continuation.tail)
         return
@@ -110,7 +110,7 @@ def _merged(
         if line is not None and line.key == key:
             yield line.cells
             line = next(waiting, None)
-        elif line is None or key > before:  # else it stands in the log twice
+        elif line is None or key > before:  # else it is in the log twice
             yield cells_of(row)
         before = max(before, key)
     while line is not None:
