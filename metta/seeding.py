@@ -40,7 +40,7 @@ def numpy_generator(
 def seed_torch(seed: int, device: "torch.device") -> None:
     """Reseed torch's global generators, of the CPU and of one device.
 
-    ``torch.manual_seed`` also tells every backend that is not there, which keeps a list of such calls.
+    ``torch.manual_seed`` would also queue a call in every backend that is not initialized.
     """
     import torch  # configuration and worker processes come here without it
 
