@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load the policy, and train it in a folder of its own."""
+    """Load the policy, and train it in a new folder."""
     resolved, output = checked_options(options)
     import dataclasses  # this and torch load here, not for --help
 
