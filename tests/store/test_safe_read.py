@@ -62,7 +62,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         tensor_bytes({str(i): entry("U8", [0], [0, 0]) for i in range(20_001)}, b""),
         "20001 tensors",
     ),
-    "a tensor twice": (tensor_bytes('{"a":%s,"a":%s}' % (("{}",) * 2)), "'a' is there twice"),
+    "a tensor twice": (tensor_bytes('{"a":%s,"a":%s}' % (("{}",) * 2)), "'a' occurs twice"),
     "metadata that is a list": (tensor_bytes({"__metadata__": []}), "metadata"),
     "metadata with a number": (tensor_bytes({"__metadata__": {"a": 1}}), "metadata"),
     "an entry that is a text": (tensor_bytes({"a": "x"}), "not described"),

@@ -103,7 +103,9 @@ def test_long_lines_are_found_when_a_file_is_opened_again(path: Path) -> None:
 def test_a_foreign_file_is_refused_when_its_last_line_is_no_event(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("agent_step,epoch\n")
-    with pytest.raises(MettaError, match=r"is not an event: .*agent_step,epoch.*; move the file away"):
+    with pytest.raises(
+        MettaError, match=r"is not an event: .*agent_step,epoch.*; move the file away"
+    ):
         EventLog(path)
 
 
