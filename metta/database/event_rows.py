@@ -154,10 +154,10 @@ def _simulation_episodes(epoch: int, played: Mapping[str, Any]) -> dict[str, lis
     """Rows of the episodes of an evaluation, and of their agents if the event has them."""
     episodes: list[Row] = []
     agents: list[Row] = []
-    named = {_text(name, "simulation")[:_MAX_NAME]: told for name, told in played.items()}
-    for simulation, told in named.items():
+    named = {_text(name, "simulation")[:_MAX_NAME]: entry for name, entry in played.items()}
+    for simulation, entry in named.items():
         where = {"simulation": simulation, "epoch": epoch}
-        about = _mapping(told, "episodes")
+        about = _mapping(entry, "episodes")
         lengths = list(_sequence(about.get("lengths", [])))
         for number, value in enumerate(_sequence(about.get("returns", []))):
             length = _number(lengths[number]) if number < len(lengths) else None

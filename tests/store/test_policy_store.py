@@ -128,7 +128,7 @@ def test_a_policy_error_is_raised_when_the_settings_name_no_agent(
     tmp_path: Path, agent: Any
 ) -> None:
     record = PolicyStore(tmp_path).save(policy_of(), "p", 1, metadata={"agent": agent})
-    with pytest.raises(PolicyError, match="settings of no agent"):
+    with pytest.raises(PolicyError, match="settings that fit no agent"):
         PolicyStore(tmp_path).load(record.uri, CorridorEnv)
 
 

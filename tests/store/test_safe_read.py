@@ -94,7 +94,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     ),
     "more data": (tensor_bytes({"a": entry()}, bytes(25)), "end at byte"),
     "less data": (tensor_bytes({"a": entry()}, bytes(23)), "end at byte"),
-    "false booleans": (tensor_bytes({"a": entry("BOOL", [2], [0, 2])}, b"\1\2"), "no booleans"),
+    "false booleans": (tensor_bytes({"a": entry("BOOL", [2], [0, 2])}, b"\1\2"), "not booleans"),
 }  # fmt: skip
 
 
