@@ -130,7 +130,7 @@ class RunDirectory:
 
     @property
     def lock_file(self) -> Path:
-        """Held open by the running trainer; it remains afterwards, and means nothing unless it is locked."""
+        """Held open by the running trainer; it remains afterwards, and means nothing unless locked."""
         return self._inside("run.lock")
 
     def about(self) -> dict[str, Any]:

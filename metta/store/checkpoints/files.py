@@ -92,7 +92,7 @@ def write_checkpoint(
 ) -> Path:
     """Commit a checkpoint to ``folder/epoch_000120`` and return that path.
 
-    `metadata` is plain data with ``epoch`` and ``agent_step``; `run_id` is the id of the run, and `log_mark`
+    `metadata` is plain data with ``epoch`` and ``agent_step``; `run_id` is the id of the run; `log_mark`
     is how far its event log had got. The component called `policy`, if the snapshot has one, is
     the given policy. A checkpoint is never overwritten: a second one of the same epoch becomes
     ``epoch_000120.2`` and supersedes the first. When this returns, the checkpoint is on the disk, and was
@@ -161,7 +161,7 @@ def _write_json(path: Path, data: Any) -> None:
 
 
 def free_path(root: Path, epoch: int) -> Path:
-    """Where the next checkpoint of an epoch goes: after all others of it, even if earlier names are free."""
+    """Where the next checkpoint of an epoch goes: after all others of it, even if lower names are free."""
     names: list[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = [path.name for path in root.iterdir()]
