@@ -1,7 +1,7 @@
 """Starting Python processes: they find the modules that this process finds, and no others.
 
 ``python -c`` and ``python -m``, which `multiprocessing` uses as well, look for modules in the current
-folder first: a file that lies in a run's folder would run. Every Python process of metta is started here.
+folder first: a file in a run's folder would run. Every Python process of metta is started here.
 """
 
 import atexit

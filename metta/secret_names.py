@@ -25,7 +25,7 @@ _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "ac
             "privatekey", "secretkey")  # fmt: skip
 """A last word may also end in these: ``PGPASSWORD``, ``sslpassword``, ``authtoken``."""
 _UNSURE_WORDS = {"key", "keys", "pass", "pat", "pin", "tokens"}
-"""Secret with a kind before them, in names in capitals, or where the value looks random."""
+"""Secret with a kind before them, in names in capitals, or if the value looks random."""
 _KINDS = {
     "access", "account", "admin", "api", "auth", "client", "database", "db", "deploy", "encryption",
     "ftp", "license", "mail", "master", "private", "root", "secret", "server", "service", "shared",

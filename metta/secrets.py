@@ -23,7 +23,7 @@ _COMMON = {"anonymous", "bearer", "default", "disabled", "enabled", "localhost",
 _ARGUMENT = re.compile(r"(-{0,2}([\w.-]+)=)(?!env:)(.+)", re.DOTALL)
 
 _resolved: dict[str, None] = {}
-"""Values that references stood for in this process."""
+"""Values of the references that this process resolved."""
 _forms: tuple[str, ...] = ()
 _forms_are_of: tuple[int, dict[Any, Any]] = (0, {})
 
@@ -39,7 +39,7 @@ def resolve(value: Any) -> Any:
     found = os.environ.get(reference[1])
     if not found:
         raise ConfigError(
-            f"a setting says {value!r}, but the environment variable {reference[1]} is "
+            f"a setting is {value!r}, but the environment variable {reference[1]} is "
             f"{'not set' if found is None else 'empty'}; set it where metta is started"
         )
     _resolved[found] = None

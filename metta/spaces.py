@@ -148,7 +148,7 @@ class ObsSpec:
                 target[row] = leaf.fit(value, expected)
 
     def mask_of(self, observation: Any) -> Any:
-        """The action mask inside an observation (only where `mask_path` is set)."""
+        """The action mask inside an observation (only if `mask_path` is set)."""
         for step in self.mask_path or ():
             observation = observation[step]
         return observation

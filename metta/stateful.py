@@ -177,7 +177,7 @@ def _feed(digest: Any, value: Any) -> None:
 
 
 def _as_array(value: Any) -> tuple[str, np.ndarray]:
-    """Name of the dtype and the bytes of a tensor or array, also where NumPy lacks the dtype."""
+    """Name of the dtype and the bytes of a tensor or array, also if NumPy lacks the dtype."""
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
         try:

@@ -23,7 +23,7 @@ DEFAULT_PRESET = "grid"
 """The preset that is trained if no preset, file or environment is given."""
 
 ARGUMENTS_HELP = (
-    "a preset or Gymnasium id (default: grid, where no file or env is given), YAML files, and settings "
+    "a preset or Gymnasium id (default: grid, if no file or env is given), YAML files, and settings "
     "such as lr=1e-3 or --trainer.ppo.clip-coef 0.1; later ones win"
 )
 """Help of the arguments."""

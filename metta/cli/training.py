@@ -30,7 +30,7 @@ MAX_QUICK_BYTES = 32 * 2**20
 
 
 def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
-    """Train in a new folder below `output`, or in that of `run`, where training may continue."""
+    """Train in a new folder below `output`, or in that of `run`, in which training may continue."""
     folder = new_run_dir(output, resolved.config) if run is None else output / run
     return train_in(folder, resolved.config, resolved.provenance(), allow_inexact=allow_inexact)
 

@@ -92,7 +92,7 @@ class LogReader:
             except ValueError as reason:
                 number = place.lines_read + len(events) + 1
                 found = bad_line(self.path, f"line {number}", line, reason)
-                error = EventLogError(f"{found}; mend or remove the line, and ingest the log again")
+                error = EventLogError(f"{found}; fix or remove the line, and ingest the log again")
                 break
             reached = begin + len(line)
         end = Place(reached, place.lines_read + len(events), self._tail(reached))

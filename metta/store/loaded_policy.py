@@ -183,7 +183,7 @@ class LoadedPolicy:
             return self.policy.initial_state(num_rows), np.ones(num_rows, bool)
         if self.policy.is_recurrent and num_rows != self._num_rows:
             raise PolicyError(
-                f"{num_rows} observations follow {self._num_rows}; call reset() where other episodes "
+                f"{num_rows} observations follow {self._num_rows}; call reset() when other episodes "
                 "begin, or pass state="
             )
         return self._state, begins

@@ -46,7 +46,7 @@ class PolicyStore:
         record = store.load(record.uri, env="CartPole-v1")       # record.policy acts
 
     A policy is named by ``file://...``, by a path (of a policy file, a checkpoint, a folder of
-    checkpoints or a run), by ``wandb://entity/project/artifact:version``, or, where `root` is a folder of
+    checkpoints or a run), by ``wandb://entity/project/artifact:version``, or, if `root` is a folder of
     runs, by ``run:latest``, ``run:best`` or ``run:v120`` (its epoch).
     """
 

@@ -164,7 +164,7 @@ class RunDirectory:
         if named is None:
             return usual
         try:
-            folder: Path = self.path / named  # or `named` alone, where it is absolute
+            folder: Path = self.path / named  # or `named` alone, if it is absolute
             if folder.resolve().is_relative_to(self.path.resolve()):
                 return folder
         except (OSError, RuntimeError, ValueError) as error:
@@ -236,7 +236,7 @@ class RunDirectory:
     def release(self) -> None:
         """Release the lock; may be called more than once."""
         if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # also where a forked child holds it open
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # even if a forked child holds it open
             os.close(self._descriptor)
             self._descriptor = None
 

@@ -89,6 +89,6 @@ def check_changes(
     changed = [text for path, text in changes if not path.startswith(may_change)]
     if changed:
         raise ConfigError(
-            f"{where} holds a run with other settings, which would make two runs of one: "
+            f"{where} holds a run with other settings, which would mix two runs: "
             f"{'; '.join(changed)}. {advice.settings}"
         )

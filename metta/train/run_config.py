@@ -73,7 +73,7 @@ class SelfPlayConfig:
     pool_size: Count = 8
     """Past selves that are kept, the newest ones."""
     opponents: tuple[str, ...] = ()
-    """URIs of saved policies that are opponents for good; none: the policy as it began is the first."""
+    """URIs of saved policies that are always opponents; none: the initial policy is the first opponent."""
 
 
 @config_class

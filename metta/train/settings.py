@@ -69,7 +69,7 @@ ALIASES: dict[str, str] = {
     "env_name": "trainer.curriculum.env",
     "exp_name": "experiment_name",
 }
-"""Other spelling -> path. Every field also goes by its path, and by its own name where that is unique."""
+"""Other spelling -> path. Every field also goes by its path, and by its own name if that is unique."""
 
 
 _MAX_HINTS = 50

@@ -75,7 +75,7 @@ class PPOConfig:
     update_epochs: Count = 4
     """Passes over each rollout."""
     num_minibatches: Count = 4
-    """Minibatches per pass; sizes differ by at most one sample where they must."""
+    """Minibatches per pass; sizes differ by at most one sample."""
     minibatch_size: Count | None = None
     """Samples per minibatch; must divide the batch. Replaces `num_minibatches`."""
     gradient_accumulation: Count = 1
@@ -135,7 +135,7 @@ class RolloutConfig:
     horizon: Count = 128
     """Steps per environment and rollout (T)."""
     num_envs: Count = 8
-    """Environments (N), where metta makes them."""
+    """Environments (N), if metta makes them."""
     num_workers: Whole = 0
     """Processes that step environments; 0: this process."""
     num_groups: Count = 1

@@ -161,7 +161,7 @@ def _evaluator(
         suite = SimulationSuiteConfig(name=category, simulations=simulations)
     else:
         raise ConfigError(
-            f"{record.uri!r} does not say what it was trained on: no run around it has a config.yaml with "
+            f"{record.uri!r} does not name its training task: no run around it has a config.yaml with "
             "the id of an environment; give --env ID or --suite NAME|FILE"
         )
     given: dict[str, Any] = {} if options.episodes is None else {"num_episodes": options.episodes}

@@ -198,8 +198,8 @@ class EventLog:
                 return ""
             if not file.has_its_folder():
                 raise RunRemovedError(
-                    f"the folder {str(self.path.parent)!r} was removed or renamed while a run was at work "
-                    "in it; training stops"
+                    f"the folder {str(self.path.parent)!r} was removed or renamed while a run used it; "
+                    "training stops"
                 )
             aside = file.put_back()
         except OSError as error:

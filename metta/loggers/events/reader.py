@@ -40,7 +40,7 @@ def open_log(path: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
-    """Events in order; a last line without an end, of a crash or of a writer at work, is left out.
+    """Events in order; a last line without an end, of a crash or of a running writer, is left out.
 
     A line that is not an event is an `EventLogError`. Lines that were changed, removed or swapped after
     they were written are a `MettaWarning`, one for each log.

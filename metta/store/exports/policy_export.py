@@ -39,7 +39,7 @@ Runner = Callable[[Mapping[str, Tensor]], dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Export:
-    """An exported policy: where it is, what it takes and gives, and how well it agrees."""
+    """An exported policy: its path, its inputs and outputs, and how well it agrees."""
 
     path: Path
     inputs: tuple[str, ...]

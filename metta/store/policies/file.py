@@ -2,7 +2,7 @@
 
 The manifest's ``format_version`` is raised when a part is added, removed or means something else. A file is
 read by its own version's list of parts: all of them must be there, and no others. Versions: 1 has the
-spaces as text only; 2 adds ``spaces`` (both in full, null where they have no description as data),
+spaces as text only; 2 adds ``spaces`` (both in full, null if they have no description as data),
 ``agent`` (the settings of the policy) and ``built_in`` (whether metta can build the network from them).
 """
 
@@ -142,7 +142,7 @@ class OpenPolicy:
 
 @contextmanager
 def open_policy(path: str | os.PathLike[str], *, sha256: str | None = None) -> Iterator[OpenPolicy]:
-    """Open a policy file; whatever is wrong with its header is a `PolicyError`.
+    """Open a policy file; a header that is wrong in any way is a `PolicyError`.
 
     `sha256` pins the file: one with another digest is refused.
     """

@@ -56,7 +56,7 @@ def is_nothing(value: Any) -> bool:
 def read_value(leaf: Leaf, value: Any) -> Any:
     """`value` converted to the type of this setting; what cannot be converted is returned, to be refused.
 
-    Text from files and command lines is read by the type of the setting: ``1e-3`` is a number where a
+    Text from files and command lines is read by the type of the setting: ``1e-3`` is a number if a
     number is wanted, and ``off`` is False for a switch but a word for a choice that has it.
     """
     if leaf.kind is dict:
