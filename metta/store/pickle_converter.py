@@ -40,11 +40,9 @@ def convert_pickle(
             except subprocess.TimeoutExpired as error:
                 raise _refused(source, f"it took more than {_SECONDS} seconds") from error
         if ended.returncode:
-            printed = ended.stderr.decode(errors="replace").strip().splitlines()
+            lines = ended.stderr.decode(errors="replace").strip().splitlines()
             by_signal = f"its process ended by signal {-ended.returncode}"
-            raise _refused(
-                source, by_signal if ended.returncode < 0 or not printed else printed[-1]
-            )
+            raise _refused(source, by_signal if ended.returncode < 0 or not lines else lines[-1])
         found = check_tensor_file(converted)  # the output of such a process is not trusted either
         atomic_write(target, lambda place: shutil.copyfile(converted, place))
     return found

@@ -53,9 +53,7 @@ def open_regular(
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         if not follow_symlink and Path(path).is_symlink():
-            raise UnsafeFileError(
-                f"{os.fspath(path)!r} is a symbolic link; it must be a regular file"
-            )
+            raise UnsafeFileError(f"{os.fspath(path)!r} is a symbolic link; use a regular file")
         descriptor = os.open(path, flags if follow_symlink else flags | os.O_NOFOLLOW)
     except (OSError, ValueError) as error:  # ValueError: a null in the path
         raise UnsafeFileError(f"{os.fspath(path)!r} cannot be read: {error}") from error

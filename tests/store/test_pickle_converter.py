@@ -107,7 +107,7 @@ def test_an_unsafe_file_error_says_what_was_found_when_it_is_no_plain_tensor(
 def test_nothing_nested_without_end_is_followed_when_a_tree_is_flattened() -> None:
     tree: dict[str, Any] = {}
     tree["x"] = tree
-    with pytest.raises(UnsafeFileError, match="no tensor"):
+    with pytest.raises(UnsafeFileError, match="not a tensor"):
         dict(flatten(tree))
 
 

@@ -160,7 +160,7 @@ def _open_regular(path: Path) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnsafeFileError(
-                f"{str(path)!r} is a symbolic link; it must be a regular file"
+                f"{str(path)!r} is a symbolic link; use a regular file"
             ) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

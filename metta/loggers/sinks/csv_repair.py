@@ -35,9 +35,9 @@ def follow_log(path: Path, continuation: Continuation) -> str:
     begin = _begin_of_tail(path, there, continuation)
     columns = there if begin is not None or continuation.keeps_others else []
     names = dict.fromkeys([*FIRST_COLUMNS, *columns])
-    for cells in _merged(table_lines(path, there, begin), continuation, _Differences()):
+    for cells in _merged(table_lines(path, there, begin), continuation, _Extras()):
         names.update(dict.fromkeys(cells))
-    wanted, differences = list(names), _Differences()
+    wanted, extras = list(names), _Extras()
 
     def write(target: Path) -> None:
         with target.open("wb") as new:
@@ -45,13 +45,13 @@ def follow_log(path: Path, continuation: Continuation) -> str:
             if begin is not None:
                 new.writelines(_lines_before(path, there, wanted, begin))
             old = table_lines(path, there, begin)
-            new.writelines(csv_line(one, wanted) for one in _merged(old, continuation, differences))
+            new.writelines(csv_line(one, wanted) for one in _merged(old, continuation, extras))
 
     atomic_write(path, write)
-    return differences.text()
+    return extras.text()
 
 
-class _Differences:
+class _Extras:
     """What a table has that the log lacks."""
 
     def __init__(self) -> None:
@@ -93,18 +93,18 @@ def _epochs_backwards(path: Path, columns: list[str]) -> Iterator[tuple[int, int
 
 
 def _merged(
-    old: Iterator[TableLine], continuation: Continuation, differences: _Differences
+    old: Iterator[TableLine], continuation: Continuation, extras: _Extras
 ) -> Iterator[Mapping[str, str]]:
     """Records of the log in order; if it may be damaged, lines of the table, and records that it lacks."""
     if not continuation.keeps_others:
         yield from map(cells_of, continuation.tail)
         return
-    waiting = _readable(old, continuation.epoch, differences)
+    waiting = _readable(old, continuation.epoch, extras)
     line, before = next(waiting, None), (-1, -1)
     for row in continuation.tail:
         key = row.epoch, row.agent_step
         while line is not None and line.key < key:
-            differences.kept.append(line.key[0])
+            extras.kept.append(line.key[0])
             yield line.cells
             line = next(waiting, None)
         if line is not None and line.key == key:
@@ -114,7 +114,7 @@ def _merged(
             yield cells_of(row)
         before = max(before, key)
     while line is not None:
-        differences.kept.append(line.key[0])
+        extras.kept.append(line.key[0])
         yield line.cells
         line = next(waiting, None)
 
@@ -124,12 +124,10 @@ class _KeyedLine(NamedTuple):
     cells: dict[str, str]
 
 
-def _readable(
-    old: Iterator[TableLine], epoch: int, differences: _Differences
-) -> Iterator[_KeyedLine]:
+def _readable(old: Iterator[TableLine], epoch: int, extras: _Extras) -> Iterator[_KeyedLine]:
     for line in old:
         if line.key is None:
-            differences.unreadable += 1
+            extras.unreadable += 1
         elif line.key[0] <= epoch:
             yield _KeyedLine(line.key, line.cells)
 
