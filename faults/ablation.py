@@ -71,7 +71,7 @@ def verdict(code: int, whole: Path, run: Path) -> str:
         return f"exit code {code}"
     found = read_digests(run / "digests.jsonl")
     difference = compare_digests(read_digests(whole / "digests.jsonl"), found)
-    return OK if difference is not None else "nobody noticed"
+    return OK if difference is not None else "not noticed"
 
 
 def train_dropped(name: str, source: str, folder: str, component: str) -> None:
@@ -80,7 +80,7 @@ def train_dropped(name: str, source: str, folder: str, component: str) -> None:
     snapshot: dict[str, Any] = dict(checkpoint.snapshot)
     with trainer_of(name, Path(folder) / "other") as other:
         frozen = freeze_policy(other.policy)
-    if component != "policy":  # whose tensors are in a file of their own
+    if component != "policy":  # its tensors are in a separate file
         frozen.tensors.update(checkpoint.snapshot["policy"]["state"])
     del snapshot[component]
     about = {**checkpoint.metadata, "epoch": checkpoint.epoch, "agent_step": checkpoint.agent_step}

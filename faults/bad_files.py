@@ -109,7 +109,7 @@ def _read_all(originals: dict[tuple[str, str], dict[str, str]], kind: str, agent
 
 
 class Prepared(NamedTuple):
-    """A changed file or folder, and the names of the files in it that say something else than before."""
+    """A changed file or folder, and the names of the files in it whose content is different."""
 
     job: Job
     path: Path
@@ -143,7 +143,7 @@ def read_changed(originals: Any, prepared: Prepared) -> dict[str, Any]:
 
 
 def _contents(path: Path) -> dict[str, Any]:
-    """By file what it says; white space around JSON says nothing."""
+    """Content by file; white space around JSON does not count."""
     files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
     found: dict[str, Any] = {}
     for file in files:
@@ -174,7 +174,7 @@ def _outcome(reader: Any, path: Path, agent: str, original: str, is_changed: boo
 
 
 def change(job: Job, path: Path) -> set[str]:
-    """Do to a file or folder what the job says; returns the names of the files that it changed."""
+    """Apply the job to a file or folder; returns the names of the files that it changed."""
     random = Random(job.seed)
     if not job.file:
         return LIES[job.way](path, random)

@@ -1,4 +1,4 @@
-"""Where NaN, infinity and absurd numbers are put into a run, and what must be said about them."""
+"""Where NaN, infinity and absurd numbers are put into a run, and what the error must contain."""
 
 import contextlib
 import math
@@ -31,7 +31,7 @@ _LAST_STEP = 5
 
 
 class SpoiltEnv(CartPoleEnv):
-    """CartPole, until somebody sets `fault`: the next environment to step then spoils what it returns."""
+    """CartPole, until `fault` is set: the next environment to step then spoils what it returns."""
 
     fault: tuple[str, float] | None = None
     """What is spoilt, for all environments of this process, and the number that it becomes."""
@@ -194,7 +194,7 @@ class Site:
 
     spoil: Callable[[Parts], None]
     says: str
-    """What the last line must say, as a pattern; empty: the run continues."""
+    """A pattern that the last line must match; empty: the run continues."""
     events: tuple[str, ...] = INSIDE
     numbers: tuple[float, ...] = _BAD
     settings: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Checkpoints that somebody changed by hand: the manifest may agree with the files, or not."""
+"""Checkpoints that were changed by hand: the manifest may agree with the files, or not."""
 
 import json
 import os

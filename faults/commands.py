@@ -84,7 +84,7 @@ def run_command(words: Sequence[str], *, uid: int | None = None, cwd: Path | Non
 
 
 def _listen(reading: int) -> tuple[bytes, bool]:
-    """All that is said until the end, and whether it came in time."""
+    """The output until the end, and whether the end came in time."""
     said, deadline = b"", time.monotonic() + PATIENCE_SECONDS
     while (left := deadline - time.monotonic()) > 0:
         if select.select([reading], [], [], left)[0]:
@@ -111,7 +111,7 @@ def _become(words: Sequence[str], uid: int | None, cwd: Path | None) -> None:
         code = main(list(words))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001  # the end of a process: all that is left is to say why
+    except BaseException:  # noqa: BLE001  # the end of a process: it can only report why
         traceback.print_exc()
     finally:
         sys.stdout.flush()

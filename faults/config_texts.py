@@ -1,4 +1,4 @@
-"""Configurations that nobody would write: made to run something, to take long, or to be misunderstood."""
+"""Hostile configurations: made to run something, to take long, or to be misunderstood."""
 
 import json
 from collections.abc import Callable

@@ -19,7 +19,12 @@ from metta.errors import MettaError
 
 LOG, TABLE = "events.jsonl", "metrics.csv"
 _LAST_EPOCH = 14
-_NAMED = ("is damaged: ", "is the log of another run", "is no event", "that the event log lacks")
+_NAMED = (
+    "is damaged: ",
+    "is the log of another run",
+    "is not an event",
+    "that the event log lacks",
+)
 _SECONDS = 120.0
 
 Damage = Callable[[bytes, random.Random, bytes], bytes | None]
@@ -166,7 +171,7 @@ def damage(file: Path, kind: str, numbers: random.Random, other: bytes) -> None:
 
 
 def resume(zygote: Zygote, folder: Path) -> tuple[int, str]:
-    """Resume a run by the command; returns its exit code and all that it said."""
+    """Resume a run by the command; returns its exit code and its output."""
     output = folder / "said.txt"
     child = zygote.start("faults.damaged_logs:run_command", folder=str(folder), output=str(output))
     code = child.wait(_SECONDS)
@@ -174,7 +179,7 @@ def resume(zygote: Zygote, folder: Path) -> tuple[int, str]:
 
 
 def run_command(folder: str, output: str) -> None:
-    """``metta resume`` in this process, with all that it says in a file."""
+    """``metta resume`` in this process, with its output in a file."""
     from metta.cli.main import main
 
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)

@@ -1,7 +1,7 @@
-"""Files of a run are damaged, and then ``metta resume`` is called: it must say so, or change nothing.
+"""Files of a run are damaged, and then ``metta resume`` is called: it must report it, or change nothing.
 
 A run is killed after epoch 4 of 6. Each trial damages one file of a copy (all but the event log and
-``metrics.csv``) and resumes it. It went well where metta refused with an error of its own, or warned of the
+``metrics.csv``) and resumes it. It went well where metta refused with one of its errors, or warned of the
 damaged file, or where the finished run is that of an undisturbed copy to the bit: state, rows, settings.
 """
 
@@ -39,7 +39,7 @@ _SECONDS = 120.0
 _AT_ONCE = 2
 _PRELOADED = ["faults.damaged_runs:warm_up", "matplotlib.pyplot"]
 _EVERY_REAL_PROCESS = 14
-"""One trial in so many is a process of its own, as a user starts it; the others are forked."""
+"""One trial in so many is a new process, as a user starts it; the others are forked."""
 _NOT_COMPARED = ("conditions", "policy_tracker", "environments")
 _TYPED = re.compile(r"^metta: \w+Error: ", re.MULTILINE)
 
@@ -68,7 +68,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
 
 def _prepare(zygotes: "queue.SimpleQueue[Zygote]", folder: Path) -> None:
-    """The run to be damaged, another one, and the first as it ends where nobody damages it."""
+    """The run to be damaged, another one, and the first as it ends undamaged."""
     zygote = zygotes.get()
     for name, number in (("run", 1), ("other", 2)):
         begun = zygote.start("faults.damaged_runs:begin", folder=str(folder / name), seed=number)
@@ -147,7 +147,7 @@ def begin(folder: str, seed: int) -> None:
 
 
 def resume(folder: str, told: str) -> None:
-    """The command, with what it says in a file."""
+    """The command, with its output in a file."""
     with open(told, "w") as said, open(os.devnull, "w") as nowhere:  # noqa: PTH123
         os.dup2(said.fileno(), 2)
         os.dup2(nowhere.fileno(), 1)

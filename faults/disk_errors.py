@@ -155,7 +155,7 @@ def save_within(tracer: Tracer, limit: int, seed: int) -> Trial:
     return Trial(NAME, seed, f"save: files of at most {limit} bytes", outcome, digest)
 
 
-# A real file system, in a name space of its own.
+# A real file system, in a separate mount namespace.
 
 
 def why_no_tiny_disk() -> str | None:
@@ -168,7 +168,7 @@ def why_no_tiny_disk() -> str | None:
 
 
 def on_tiny_disk(tracer: Tracer, folder: Path, seed: int) -> Iterator[Trial]:
-    """Mount and fill it in a process of its own, which alone can see it."""
+    """Mount and fill it in a separate process, which alone can see it."""
     folder.mkdir()
     log = folder.with_suffix(".jsonl")
     use = tracer.zygote.start("faults.disk_errors:use_tiny_disk", disk=str(folder), log=str(log))
@@ -204,10 +204,10 @@ def use_tiny_disk(disk: str, log: str) -> None:
 
 
 def enter_own_namespace() -> None:
-    """What this process mounts is its own affair; as somebody's root, so that it need not be root."""
+    """Give this process its own mount namespace, in a user namespace so that it need not be root."""
     user, group = os.getuid(), os.getgid()
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_USERS | _NEW_MOUNTS):
-        raise OSError(ctypes.get_errno(), "no name space of its own")
+        raise OSError(ctypes.get_errno(), "cannot create a namespace")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {user} 1")
     Path("/proc/self/gid_map").write_text(f"0 {group} 1")

@@ -40,7 +40,7 @@ _MAX_KILLS = 8
 
 
 class Pace(TrainerHook):
-    """Gives the background time to play, and tells who plays."""
+    """Gives the background time to play, and records which process plays."""
 
     def __init__(self, trainer: Any, folder: Path, seconds: float) -> None:
         self.trainer, self.file, self.seconds = trainer, folder / "judge", seconds
@@ -73,7 +73,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     with Zygote(["faults.training:warm_up"], cwd=Path(__file__).parent.parent) as zygote:
         for path, pace in ((whole, _PACE_SECONDS), (folder / "quick", 0.0)):
             code = _start(zygote, path, pace).wait(_MAX_SECONDS)
-            assert code == 0, f"a run that nobody disturbed ended with code {code}"
+            assert code == 0, f"an undisturbed run ended with code {code}"
         yield Trial("evaluation_kills", seed, "nothing", difference(whole, folder / "quick"))
         while done < count:
             path = folder / f"run-{turn}"
@@ -152,7 +152,7 @@ def kill_judge(folder: Path) -> bool:
 
 
 def scored_epochs(folder: Path) -> list[int]:
-    """Epochs of the evaluations in a log, as often as they are there; a quick look."""
+    """Epochs of the evaluations in a log, as often as they occur; a quick search."""
     try:
         lines = (folder / "events.jsonl").read_bytes().split(b"\n")[:-1]
     except OSError:

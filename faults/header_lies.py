@@ -1,4 +1,4 @@
-"""Tensor files that somebody wrote by hand: headers that ask for too much, or do not fit their data."""
+"""Hand-made tensor files: headers that ask for too much, or do not fit their data."""
 
 import json
 from collections.abc import Callable
@@ -145,7 +145,7 @@ STRUCTURAL: dict[str, Lie] = {
     "an empty object": lambda _h, data, _r: joined("{}", data),
     "a list": lambda _h, data, _r: joined("[]", data),
 }
-"""No reader takes these, whatever the digests around them say."""
+"""Every reader refuses these, even if the digests around them are right."""
 
 QUIET: dict[str, Lie] = {
     "another type of the same size": _header(
@@ -160,7 +160,7 @@ QUIET: dict[str, Lie] = {
         lambda h, _: [h[name]["shape"].reverse() for name in tensors_in(h)]
     ),
 }
-"""Sound files of another content: a digest tells them."""
+"""Sound files with other content: a digest detects them."""
 
 
 def _manifest(change: Callable[[Header], Any]) -> Lie:

@@ -120,7 +120,7 @@ class _RefusedError(MettaError):
 
 
 def _command(arguments: list[str]) -> None:
-    """Run a command of metta; wrong usage is a refusal, whoever finds it."""
+    """Run a command of metta; wrong usage counts as a refusal."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             status = main(arguments)

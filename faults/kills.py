@@ -1,7 +1,7 @@
 """SIGKILL at random instants of training, again and again, until the run is done all the same.
 
 After every kill the newest checkpoint must be there and readable, and not older than the one before;
-at the end the run equals one that nobody disturbed: digests after every epoch, rows of metrics. Every
+at the end the run equals an undisturbed one: digests after every epoch, records of metrics. Every
 second kill waits for a save to begin.
 """
 
@@ -43,7 +43,7 @@ def undisturbed(zygote: Zygote, name: str, folder: Path) -> tuple[Path, float]:
     """A run that is left alone, and how long it takes."""
     path, begin = folder / f"{name}-whole", time.monotonic()
     code = zygote.start("faults.training:train", name=name, folder=str(path)).wait()
-    assert code == 0, f"the run {name!r} that nobody disturbed ended with code {code}"
+    assert code == 0, f"the undisturbed run {name!r} ended with code {code}"
     return path, time.monotonic() - begin
 
 

@@ -1,4 +1,4 @@
-"""Policy files whose digests are right, because whoever made them knows how; they must still fit."""
+"""Forged policy files whose digests are right; they must still fit."""
 
 import json
 from collections.abc import Callable

@@ -175,7 +175,7 @@ def fill_log(folder: Path, metrics: Any, log_bytes: int, first: int) -> tuple[in
 
 
 def _cells(folder: Path, metrics: Any) -> bytes:
-    """What stands in a row of the table after the first two cells."""
+    """The cells of a row of the table after the first two."""
     with (folder / "metrics.csv").open(newline="") as lines:
         columns = next(csv.reader(lines))[2:]
     text = io.StringIO()
@@ -226,7 +226,7 @@ def measure(
 
 
 def _peak_until_end(pid: int) -> float:
-    """The most memory in MB that a process had; what `wait` says would count its parent's too."""
+    """The most memory in MB that a process had; `wait` would count its parent's too."""
     peak, status = 0, Path(f"/proc/{pid}/status")
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())

@@ -81,7 +81,7 @@ def offer(
         found = {"error": type(error).__name__, "named": "metta convert" in str(error)}
     except Exception as error:  # noqa: BLE001  # what is looked for
         found = {"error": None, "wrong": f"{type(error).__name__}: {str(error)[:200]}"}
-    # a pickle is told from damage by what it holds; texts, and what hides, are refused as what they are
+    # a pickle is distinguished from damage by its content; texts and hidden programs are refused as such
     is_marked = not any(word in name for word in _UNMARKED)
     is_alone = place in ("a policy", "a policy of a store", "a rollout")
     found |= {"ran": canary.exists(), "should_name": is_marked and is_alone}

@@ -1,11 +1,11 @@
 """A model of what a loss of power may leave of files and folders, fed by the functions of `metta.files`.
 
-It promises no more than POSIX does. Bytes of a file that nobody waited for may be missing, half there,
-zeros, or there. Changes of a folder's entries that nobody waited for (made, renamed, removed) each happened
-or did not, whatever became of the others; a rename is one change. What was waited for is there.
+It promises no more than POSIX does. Bytes of a file that were not synced may be missing, partly written,
+zeros, or written. Changes of a folder's entries that were not synced (made, renamed, removed) each happened
+or did not, independently of the others; a rename is one change. What was synced is there.
 
 All combinations are enumerated; only where they are more than `LIMIT` is it each single deviation from
-"nothing happened" and from "all happened", and `is_complete` says so. Writers may use names of their own
+"nothing happened" and from "all happened", and `is_complete` is then False. Writers may use their own names
 until they are done (safetensors does): the model takes a file as written under its own name.
 """
 

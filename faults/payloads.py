@@ -1,4 +1,4 @@
-"""Files that touch a canary when somebody opens them the careless way, and that careless way for each."""
+"""Files that touch a canary when they are opened carelessly, and a careless reader for each."""
 
 import bz2
 import copyreg

@@ -1,6 +1,6 @@
 """Code planted wherever a process of metta might look for some; none of it may run.
 
-A trial is one planted file and one command: each file writes a canary of its own, so that one command tests
+A trial is one planted file and one command: each file writes its own canary, so that one command tests
 hundreds of them. `modules` lie in the current folder, which is a run's. `headers` lie where a compiler
 without a private folder looks, put there by a second user of the machine. `parents` are folders above the
 cache that others can write to, with a package of the second user's inside.
@@ -53,7 +53,7 @@ def _campaign(count: int, folder: Path) -> Iterator[tuple[str, str]]:
 def metta(
     words: list[str], cwd: Path, folder: Path, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    """The command as people run it."""
+    """The command as users run it."""
     environment = {**os.environ, "METTA_CACHE_DIR": str(folder / "cache"), **variables}
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
         environment.pop(name, None)

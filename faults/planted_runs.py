@@ -1,4 +1,4 @@
-"""Real runs that a secret is planted in; each runs in a process of its own, for `planted_secrets`.
+"""Real runs with a planted secret; each runs in a separate process, for `planted_secrets`.
 
 A run gets the secret, proves that it was really in play by writing its digest to ``proof``, and leaves
 whatever it leaves in its folder, which is the current one.
@@ -88,7 +88,7 @@ def train(proof: Path, kwargs: dict[str, Any], *words: str, code: int = _OK) -> 
 def train_with_reference(
     secret: str, proof: Path, *words: str, code: int = _OK, **kwargs: Any
 ) -> None:
-    """The same, with the secret behind a variable whose name tells nothing."""
+    """The same, with the secret in a variable whose name does not look secret."""
     os.environ[PLAIN_VARIABLE] = secret
     train(proof, {"handshake": f"env:{PLAIN_VARIABLE}", **kwargs}, *words, code=code)
 
@@ -155,7 +155,7 @@ def reference_in_a_command_of_its_own(secret: str, proof: Path) -> None:
     assert subprocess.run(command, env=variables, check=False).returncode == _OK
 
 
-# exceptions: environments tell everything to whoever listens
+# exceptions: their texts may hold everything that an environment knows
 
 
 @planted

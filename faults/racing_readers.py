@@ -68,7 +68,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
 
 def start_training(runs: Path, seed: int) -> int:
-    """A run in a process of its own, with a score in every epoch, so that the best changes too."""
+    """A run in a separate process, with a score in every epoch, so that the best changes too."""
     scored = ["evaluate_interval=1", "eval_episodes=1"]
     words = ["train", "cartpole", *_SMALL, *_EVER, *scored, f"seed={seed}", "verbose=false"]
     with warnings.catch_warnings():

@@ -34,7 +34,7 @@ BEST, OLD, LATEST, NEW, NEXT = 1, 2, 3, 4, 5
 _SCORES = {BEST: 9.0, OLD: 1.0}
 
 SAVED, NOT_SAVED, SAVED_WITH_WARNING, IN_DOUBT = 0, 10, 11, 12
-"""How a save ended, also as exit codes; in doubt: an error that does not say that nothing was written."""
+"""How a save ended, also as exit codes; in doubt: the error does not promise that nothing was written."""
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def prepare(folder: Path) -> None:
 
 
 def save(folder: str | Path, epoch: int = NEW) -> int:
-    """Save one epoch and prune; says how it ended. Anything but metta's own errors is raised."""
+    """Save one epoch and prune; returns how it ended. Anything but metta's own errors is raised."""
     checkpointer = TrainingCheckpointer(folder, keep_last=KEEP_LAST, run_id=RUN_ID)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -88,7 +88,7 @@ def save(folder: str | Path, epoch: int = NEW) -> int:
 def examine(folder: Path, *, saved: bool | None) -> tuple[str, str | None]:
     """Whether all is well after a fault, and the digest of the newest checkpoint.
 
-    `saved` says whether epoch 4 must be there; None: it may. The folder is used up: the last thing to be
+    `saved` is whether epoch 4 must exist; None: it may. The folder is used up: the last thing to be
     seen is that the next save works, and leaves nothing behind that is not a checkpoint.
     """
     with warnings.catch_warnings():

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable
 
 USER = 54_321
-"""A user number that nobody has."""
+"""An unused user id."""
 
 
 def can_change_user() -> bool:
@@ -26,7 +26,7 @@ def as_second_user(act: Callable[[], None]) -> None:
             code = 0
         except PermissionError:
             code = 2
-        except BaseException:  # noqa: BLE001  # the end of a process: all there is left to do is to say why
+        except BaseException:  # noqa: BLE001  # the end of a process: it can only report why
             traceback.print_exc()
         finally:
             os._exit(code)

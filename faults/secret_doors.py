@@ -84,7 +84,7 @@ def refused(run_name: str, settings: Mapping[str, Any]) -> None:
     assert not Path("runs", run_name).exists()
 
 
-# variables, whose values turn up without their names
+# variables, whose values appear without their names
 
 
 def variables_in_exceptions(secrets: Mapping[str, str]) -> None:
@@ -99,7 +99,7 @@ def variables_pasted_into_settings(secrets: Mapping[str, str]) -> None:
 
 
 def variables_in_a_run_that_ends_well(secrets: Mapping[str, str]) -> None:
-    """W&B looks at the environment of the process, and so does whoever writes metadata."""
+    """W&B reads the environment of the process, and so does code that writes metadata."""
     os.environ.update(secrets)
 
     class Notes(TrainerHook):
@@ -239,7 +239,7 @@ def connection_parameters(secrets: Mapping[str, str]) -> None:
 
 
 def urls_of_databases(secrets: Mapping[str, str]) -> None:
-    """A port that nothing listens at; parameters that libpq does not know are told of by libpq."""
+    """A port without a server; libpq reports parameters that it does not know."""
     Path("runs").mkdir()
     for name, value in secrets.items():
         for url in (

@@ -17,7 +17,7 @@ def digest(secret: str) -> str:
 
 
 class SecretiveEnv(gymnasium.Env):
-    """Ten steps per episode. `proof` names a file that says which secret arrived, by its digest."""
+    """Ten steps per episode. `proof` names a file with the digest of the secret that arrived."""
 
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Discrete(2)

@@ -1,7 +1,7 @@
 """The fork server of a run killed while it starts workers, guardian and background evaluation.
 
 A trial is a run by the command line whose server is killed, once, twice or each time that there is one, at
-a random moment after it was started. A run ends well, or with one line that says what happened.
+a random moment after it was started. A run ends well, or with one line that names what happened.
 """
 
 import os

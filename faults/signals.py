@@ -147,5 +147,5 @@ def children_of(pid: int) -> list[int]:
 
 
 def shared_memory_of(pid: int) -> list[str]:
-    """Files that a process made; others may be anybody's."""
+    """Files that a process made; others may belong to other processes."""
     return [path.name for path in Path("/dev/shm").iterdir() if f"-{pid}-" in path.name]

@@ -60,7 +60,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
 
 def soak(seconds: float, folder: Path) -> dict[str, list[dict[str, float]]]:
-    """Train for so long in a process of its own; returns the samples of each phase."""
+    """Train for so long in a separate process; returns the samples of each phase."""
     samples = folder / "samples.jsonl"
     words = ["--seconds", str(seconds), "--out", str(samples), "--folder", str(folder)]
     command = [sys.executable, "-m", "faults.soak", *words]
@@ -74,7 +74,7 @@ def soak(seconds: float, folder: Path) -> dict[str, list[dict[str, float]]]:
 
 
 def judged(samples: dict[str, list[dict[str, float]]], seed: int) -> Iterator[Trial]:
-    """What each phase says about each measure."""
+    """The result of each phase for each measure."""
     for phase, found in samples.items():
         late = settled(found)
         watched = late[-1]["seconds"] - late[0]["seconds"] if late else 0.0
@@ -152,7 +152,7 @@ def usage() -> dict[str, int]:
 
 
 def shared_memory_of(pid: int) -> int:
-    """Bytes of it that a process has touched; files in /dev/shm may be anybody's."""
+    """Bytes of it that a process has touched; files in /dev/shm may belong to other processes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kilobytes = next(line.split()[1] for line in lines if line.startswith("RssShmem:"))
     return 1024 * int(kilobytes)

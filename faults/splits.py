@@ -35,7 +35,7 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
                 code = zygote.start(
                     "faults.training:train", name=name, folder=str(references[name])
                 ).wait(_COMPILING_SECONDS)
-                assert code == 0, f"the run {name!r} that nobody disturbed ended with code {code}"
+                assert code == 0, f"the undisturbed run {name!r} ended with code {code}"
             yield split(zygote, name, k, references[name], folder / f"{name}-{k}", seed)
 
 

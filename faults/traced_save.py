@@ -70,13 +70,13 @@ def warm_up() -> None:
 
 
 def stop_and_save(folder: str) -> None:
-    """In the child: save once; the exit code says how it ended."""
+    """In the child: save once; the exit code is how it ended."""
     wait_for_strace()
     raise SystemExit(saved_run.save(folder))
 
 
 def wait_for_strace() -> None:
-    """Stop until the tracer lets this process continue, having allowed anybody to be that."""
+    """Allow any process to trace this one, and stop until the tracer lets it continue."""
     ctypes.CDLL(None).prctl(_SET_TRACER, ctypes.c_ulong(-1), 0, 0, 0)
     os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -115,7 +115,7 @@ def kill_one(
     fault = state if state in ("stop", "freeze", "hang") else None
     child = zygote.start(f"{__name__}:train", folder=str(path), mark=mark, fault=fault)
     problem = wait_until(path, state, chance)
-    # stopped first, so that nobody is born while they are counted
+    # stopped first, so that no process starts while they are counted
     child.kill(signal.SIGSTOP)
     helpers = living() & children_of(child.pid)
     workers = living() - helpers
@@ -141,7 +141,7 @@ def kill_one(
 
 
 def await_none(living: Living, deadline: float) -> str:
-    """Wait until no process is left; says so where some are."""
+    """Wait until no process is left; returns a text if some are."""
     while left := living():
         if time.monotonic() > deadline:
             return f"{len(left)} processes are left"

@@ -129,7 +129,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "total_timesteps": 2 * EPOCHS * STEPS_PER_EPOCH,
     },
 }
-"""Name -> settings; `custom_loss` adds one with parameters and state of its own."""
+"""Name -> settings; `custom_loss` adds one with its own parameters and state."""
 COMPILED: dict[str, dict[str, Any]] = {
     "step": {"env": "CartPole-v1", "driver": "step"},
     "step-kl": {"env": "CartPole-v1", "driver": "step", "target_kl": 0.01, "lr_schedule": "linear"},
@@ -156,7 +156,7 @@ class ForwardModel(nn.Module):
 
 
 class Phases(TrainerHook):
-    """Shows in one byte of a file what the process is doing, for whoever kills it."""
+    """Shows in one byte of a file what the process is doing, for the process that kills it."""
 
     order = -100
 

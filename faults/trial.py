@@ -11,7 +11,7 @@ OK = "ok"
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What was done and what was found; `outcome` is "ok" or says in a few words what went wrong."""
+    """What was done and what was found; `outcome` is "ok" or a few words on what went wrong."""
 
     campaign: str
     seed: int

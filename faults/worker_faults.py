@@ -43,7 +43,7 @@ FAULTS = {
     "raise": "fails on purpose",
     "slow": "",
 }
-"""Fault -> what the error must say; nothing: there must be none."""
+"""Fault -> what the error must contain; empty: there must be no error."""
 SIGNALS = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "stop": signal.SIGSTOP}
 TRIALS_PER_SESSION = 6
 MAX_TRIAL = 20.0
@@ -73,7 +73,7 @@ class Lag(threading.Thread):
 
 
 class CommandedEnv(gymnasium.Wrapper):
-    """Misbehaves once when a file says how: the trainer decides where and when."""
+    """Misbehaves once, as a file asks: the trainer decides where and when."""
 
     def __init__(self, order: Path) -> None:
         super().__init__(SavedNested(image_size=2))
@@ -153,7 +153,7 @@ class Session:
         return self._alike(lambda vec_env: _reset(vec_env, seeds))
 
     def step(self) -> bool:
-        """One step of all groups at once; whether both told the same."""
+        """One step of all groups at once; returns whether both gave the same results."""
         size = self.num_rows // self.num_groups
         actions = [self.generator.integers(0, 3, size) for _ in range(self.num_groups)]
         return self._alike(lambda vec_env: _step(vec_env, actions, size))
@@ -211,7 +211,7 @@ def close_one(folder: Path, chance: random.Random) -> None:
 
 
 def revived(folder: Path, chance: random.Random, at_most: int) -> Iterator[Found]:
-    """Faults that nobody may notice, many in one session."""
+    """Faults that must not change anything, many in one session."""
     session = Session(folder, chance, max_worker_restarts=10**6, on_env_error="restart")
     if chance.random() < _SHARE_WITH_STATES:
         session.workers.prepare_restore("snapshot")

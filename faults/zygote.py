@@ -50,7 +50,7 @@ class Child:
 
 
 class Zygote:
-    """Starts functions in processes of their own, quickly.
+    """Starts functions in new processes, quickly.
 
         with Zygote(["metta.rl.clean_trainer"]) as zygote:
             child = zygote.start("my_module:train", folder="runs/a")
@@ -88,7 +88,7 @@ class Zygote:
         return Child(int(self._ask({"start": function, "arguments": arguments})), self)
 
     def status_of(self, pid: int) -> int | None:
-        """What `os.wait` says of a child, or None while it runs."""
+        """What `os.wait` returns for a child, or None while it runs."""
         status = self._ask({"status": pid})
         return None if status is None else int(status)
 
@@ -172,10 +172,10 @@ def _run(function: str, arguments: dict[str, Any]) -> NoReturn:
         _load(function, **arguments)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:  # as Python ends where nobody handles it
+    except KeyboardInterrupt:  # as Python ends if nothing handles it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:  # noqa: BLE001  # the end of a process: all there is left to do is to say why
+    except BaseException:  # noqa: BLE001  # the end of a process: it can only report why
         traceback.print_exc()
         code = 1
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Errors that users meet. Each message says what was asked, what was found and what to change."""
+"""metta's errors. Each message says what was asked, what was found and what to change."""
 
 from collections.abc import Iterable
 
@@ -77,19 +77,19 @@ class InexactResumeError(ConfigError):
 
 
 class UnsafeFileError(MettaError):
-    """A file holds code, or more than its reader is willing to take in; nothing of it was used."""
+    """A file holds code, or more than its reader accepts; nothing of it was used."""
 
 
 class RunLockedError(MettaError):
-    """Another trainer is at work in this run directory."""
+    """Another trainer is using this run directory."""
 
 
 class RunRemovedError(MettaError):
-    """The folder of a run was removed while a trainer was at work in it."""
+    """The folder of a run was removed while a trainer was using it."""
 
 
 class EventLogError(MettaError):
-    """A log of events has a line that is no event, or belongs to another run; names the file."""
+    """An event log has a line that is not an event, or belongs to another run; names the file."""
 
 
 class DatabaseError(MettaError):
@@ -97,7 +97,7 @@ class DatabaseError(MettaError):
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """The database cannot be reached, or is locked; the same may work later."""
+    """The database cannot be reached, or is locked; trying again later may work."""
 
 
 class HookError(MettaError):
@@ -119,7 +119,7 @@ class MissingExtraError(MettaError):
 
 
 class MettaWarning(UserWarning):
-    """Something that is allowed but probably not meant."""
+    """Something that is allowed but probably not intended."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Lock files: a lock goes with the process that holds it, however that ends."""
+"""Lock files: a lock is released when the process that holds it ends, however it ends."""
 
 import contextlib
 import os
@@ -10,10 +10,10 @@ __all__ = ["acquire_lock", "hold_lock"]
 
 @contextlib.contextmanager
 def hold_lock(path: Path, before_waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold a lock file; False where another process has it.
+    """Hold a lock file; False if another process has it.
 
-    With `before_waiting`, which is called first, another is waited for. True where the system or the
-    folder has no locks.
+    With `before_waiting`, it calls that and then waits for the other process. True if the operating system
+    or the folder has no locks.
     """
     try:
         descriptor = acquire_lock(path, before_waiting)
@@ -32,8 +32,8 @@ def hold_lock(path: Path, before_waiting: Callable[[], None] | None = None) -> I
 def acquire_lock(path: Path, before_waiting: Callable[[], None] | None = None) -> int:
     """A descriptor that holds the lock until it is closed.
 
-    `BlockingIOError` where another process has it and there is no `before_waiting`; another `OSError`, or
-    an `ImportError`, where there are no locks.
+    `BlockingIOError` if another process has it and `before_waiting` is None; another `OSError`, or an
+    `ImportError`, on systems without locks.
     """
     import fcntl  # not on every system
 
@@ -56,7 +56,7 @@ def acquire_lock(path: Path, before_waiting: Callable[[], None] | None = None) -
 
 
 def _is_named(descriptor: int, path: Path) -> bool:
-    """Whether a file still has its name: one that lost it before it was locked locks nothing."""
+    """Whether a file still has its name: locking one that was removed before protects nothing."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

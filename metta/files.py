@@ -1,7 +1,7 @@
 """Files and folders that are whole or absent, also after a crash or a loss of power.
 
-What must not be lost goes to the disk through these functions and no others. Each waits for the disk where
-the next step relies on it, and an operation that fails is an OSError, never a success.
+What must not be lost is written through these functions only. Each waits for the disk where the next step
+relies on it, and an operation that fails is an OSError.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ __all__ = [
 ]
 
 TEMPORARY = ".tmp-"
-"""How the names begin of what is being written or removed."""
+"""Prefix of the names of files and folders that are being written or removed."""
 
 _CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
-"""How file systems answer that have no such thing as waiting for a folder."""
+"""Errors of file systems that cannot sync a folder."""
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
@@ -51,7 +51,7 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], object]) 
         write_durably(temporary, write)
         rename(temporary, target)
     except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to tell of
+        with contextlib.suppress(OSError):  # report the first error
             remove_file(temporary)
         raise
     make_durable(target.parent)
@@ -75,8 +75,8 @@ def commit_folder(
 ) -> Path:
     """Let `fill` make a folder beside its place, rename it to a name that is free, and `verify` it there.
 
-    `fill` writes by `write_durably`. A crash leaves the whole folder or none of that name; whatever fails,
-    `verify` included, leaves none. What a crash leaves is among the `temporary_folders` of the `owner`.
+    `fill` writes by `write_durably`. A crash leaves the whole folder or none of that name; a failure, also
+    of `verify`, leaves none. What a crash leaves is among the `temporary_folders` of the `owner`.
     """
     temporary = temporary_beside(free_path(), owner)
     make_folders(temporary.parent)
@@ -86,7 +86,7 @@ def commit_folder(
         make_durable(temporary)
         target = _rename_to_free(temporary, free_path)
     except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to tell of
+        with contextlib.suppress(OSError):  # report the first error
             remove_tree(temporary)
         raise
     try:
@@ -107,20 +107,20 @@ def _rename_to_free(finished: Path, free_path: Callable[[], Path]) -> Path:
         except OSError:
             if not os.path.lexists(target):
                 raise
-        else:  # where another process took the name meanwhile, the next one is tried
+        else:  # if another process took the name meanwhile, the next one is tried
             return target
 
 
 def temporary_beside(path: Path, owner: str | None = None) -> Path:
     """A new name in the same folder, which no pattern for finished files matches.
 
-    It begins with the `owner`, where there is one: ``.tmp-<owner>-<unique>``.
+    It begins with the `owner`, if one is given: ``.tmp-<owner>-<unique>``.
     """
     return path.with_name(f"{_temporary_of(owner)}-{uuid.uuid4().hex}")
 
 
 def temporary_folders(folder: Path, owner: str | None) -> list[Path]:
-    """Folders that the owner, or somebody without a name, began to write or to remove; no links."""
+    """Folders that the owner (None: any without a name) began to write or to remove; no links."""
     inside = folder.iterdir() if folder.is_dir() else ()
     named = [path for path in inside if path.name.rpartition("-")[0] == _temporary_of(owner)]
     return [path for path in named if path.is_dir() and not path.is_symlink()]
@@ -154,7 +154,7 @@ def make_folders(path: Path) -> None:
     if path.is_dir():
         return
     make_folders(path.parent)
-    with contextlib.suppress(FileExistsError):  # somebody else was faster
+    with contextlib.suppress(FileExistsError):  # another process was faster
         make_folder(path)
     make_durable(path.parent)
 
@@ -173,21 +173,21 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file, if it exists."""
     path.unlink(missing_ok=True)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all that it holds, in no order that a reader could rely on."""
+    """Remove a folder with all that it holds, in no particular order."""
     shutil.rmtree(path)
 
 
 def remove_folders(paths: Iterable[Path], owner: str | None = None) -> None:
     """Remove folders so that, whatever happens, each is whole or has lost its name.
 
-    All lose their names first; their contents go when that is on the disk. A folder that cannot be emptied
-    does not keep the others, but is an OSError in the end. What a crash leaves is among the
-    `temporary_folders` of the `owner`.
+    All lose their names first; when that is on the disk, their contents are removed. If a folder cannot be
+    emptied, the others are still removed, and an OSError is raised at the end. What a crash leaves is among
+    the `temporary_folders` of the `owner`.
     """
     hidden = [_hide(path, owner) for path in paths]
     for parent in {path.parent for path in hidden}:

@@ -1,7 +1,7 @@
 """Folders that no other user can write to: metta's cache, and scratch folders inside it.
 
-A scratch folder belongs to a process that holds its lock. Where the process was killed, the next one that
-uses scratch folders, or trains, removes what it left.
+A scratch folder belongs to a process that holds its lock. If the process was killed, the next one that uses
+scratch folders, or trains, removes what it left.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ def cache_root() -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """A folder below `cache_root`, made where it is missing.
+    """A folder below `cache_root`, created if it is missing.
 
-    `UnsafeFileError` where it cannot be made, or where another user could write into it, or put another
+    `UnsafeFileError` if it cannot be created, or if another user could write into it, or put another
     folder in its place.
     """
     try:
@@ -45,7 +45,7 @@ def private_folder(name: str) -> Path:
         _make(folder)
         _refuse_others(folder)
         found = folder.lstat()
-    except (OSError, RuntimeError) as error:  # there may be no home at all
+    except (OSError, RuntimeError) as error:  # the user may have no home folder
         raise UnsafeFileError(
             f"metta's cache is a folder that cannot be made ({error}); set METTA_CACHE_DIR to one of yours"
         ) from error
@@ -57,7 +57,7 @@ def private_folder(name: str) -> Path:
 
 
 def _make(folder: Path) -> None:
-    """With those above that are missing, whatever the umask is."""
+    """Create it and the missing folders above it, whatever the umask is."""
     for place in [*reversed(folder.parents), folder]:
         with contextlib.suppress(FileExistsError):
             if not os.path.lexists(place):
@@ -67,7 +67,7 @@ def _make(folder: Path) -> None:
 
 
 def _refuse_others(folder: Path, depth: int = 0) -> None:
-    """Look at every folder and link on the way, as the system follows them."""
+    """Check every folder and link on the way, as the operating system follows them."""
     for place in [*reversed(folder.parents), folder]:
         found = place.lstat()
         if found.st_uid not in (0, os.getuid()):
@@ -89,12 +89,12 @@ def _unsafe(folder: Path, place: Path, why: str, remedy: str) -> UnsafeFileError
 
 
 class ScratchFolder:
-    """A new private folder, with all it holds gone when it is closed.
+    """A new private folder, removed with its content when it is closed.
 
         with ScratchFolder("compile") as scratch:
             (scratch.path / "made.so").write_bytes(...)
 
-    `UnsafeFileError` where `private_folder` refuses, `OSError` where nothing can be written.
+    `UnsafeFileError` if `private_folder` refuses, `OSError` if nothing can be written.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -134,7 +134,7 @@ class ScratchFolder:
 
 @contextlib.contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
-    """A scratch folder or, where there is no private place for one, a folder of the system's."""
+    """A scratch folder or, if no private folder can be used, one in the system's temporary folder."""
     try:
         scratch = ScratchFolder(purpose)
     except (UnsafeFileError, OSError):
@@ -153,7 +153,7 @@ def sweep_scratch() -> None:
         if not (cache_root() / "scratch").is_dir():
             return
         for lock_file in private_folder("scratch").glob("*.lock"):
-            with contextlib.suppress(ImportError, OSError):  # another process is at work there
+            with contextlib.suppress(ImportError, OSError):  # another process is using it
                 lock = acquire_lock(lock_file)
                 try:
                     _remove(lock_file.with_suffix(""))

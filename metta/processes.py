@@ -1,7 +1,7 @@
 """Starting Python processes: they find the modules that this process finds, and no others.
 
 ``python -c`` and ``python -m``, which `multiprocessing` uses as well, look for modules in the current
-folder first: a file that lies in a run's folder would run. Every Python process of metta is started here.
+folder first: a file in a run's folder would run. Every Python process of metta is started here.
 """
 
 import atexit
@@ -31,9 +31,9 @@ __all__ = ["PipedProcess", "WorkerContext", "find_program", "python_command", "s
 WorkerContext = ForkServerContext | SpawnContext
 
 _SERVER_DIED = (EOFError, ConnectionError, FileNotFoundError)
-"""How `multiprocessing` says that its fork server ended while it started a process."""
+"""What `multiprocessing` raises if its fork server ended while it started a process."""
 _SECONDS_BEFORE_TRIES = (0.0, 0.1, 1.0)
-"""A server that was killed is not known to be dead at once."""
+"""Pauses: `multiprocessing` does not notice at once that a killed server is dead."""
 
 _starting = threading.RLock()
 _server_folder: ScratchFolder | None = None
@@ -53,11 +53,11 @@ class PipedProcess:
 def start_process(
     context: WorkerContext, target: Callable[..., None], arguments: Sequence[Any], name: str
 ) -> PipedProcess:
-    """Start ``target(*arguments, commands, answers)`` in a process of its own.
+    """Start ``target(*arguments, commands, answers)`` in a new process.
 
-    Where the fork server dies meanwhile, another one is started. `EnvError` where that does not help. The
-    user's script is not imported by the new process, which needs nothing of it: what travels, travels by
-    value, and a script needs no ``if __name__ == "__main__"`` guard.
+    If the fork server dies meanwhile, another one is started; `EnvError` if that does not help. The new
+    process does not import the user's script, since everything is sent by value: a script needs no
+    ``if __name__ == "__main__"`` guard.
     """
     for seconds in _SECONDS_BEFORE_TRIES:
         time.sleep(seconds)
@@ -87,7 +87,7 @@ def _start(
         answers, writer = context.Pipe(duplex=False)
         theirs.enter_context(writer)
         ours.enter_context(answers)
-        # not daemonic: environments may have processes of their own
+        # not daemonic: environments may start processes
         process = context.Process(target=target, args=(*arguments, reader, writer), name=name)
         with _starting, _without_current_folder(), _without_main_module(), _private_socket():
             process.start()
@@ -99,7 +99,7 @@ def _start(
 def _without_current_folder() -> Iterator[None]:
     """Start the interpreters of `multiprocessing` (fork server, tracker, spawn) with ``-P``.
 
-    Not by ``PYTHONSAFEPATH``, which environments would pass on to programs of their own.
+    Not by ``PYTHONSAFEPATH``, which environments would pass on to the programs that they start.
     """
     private: Any = util  # what it takes flags from has no public name
     flags: Callable[[], list[str]] = private._args_from_interpreter_flags
@@ -122,10 +122,10 @@ def _without_main_module() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private_socket() -> Iterator[None]:
-    """Let the socket of a fork server lie in a scratch folder.
+    """Put the socket of a fork server into a scratch folder.
 
-    Where that takes no socket, because of its file system or its long path, it lies in the private folder
-    that `multiprocessing` makes in the system's temporary one; `EnvError` where that takes none either.
+    If no socket can be made there, because of the file system or a long path, it is in the private folder
+    that `multiprocessing` makes in the system's temporary one; `EnvError` if that fails too.
     """
     private: Any = current_process()  # its settings have no public name
     settings: dict[str, Any] = private._config
@@ -138,12 +138,12 @@ def _private_socket() -> Iterator[None]:
     try:
         yield
     finally:
-        # shared memory, which may have to lie on a disk, is not for this folder
+        # shared memory, which may be on a disk, does not belong in this folder
         del settings["tempdir"]
 
 
 def _folder_of_server() -> Path | None:
-    """A scratch folder in which sockets can be made; None where there is none."""
+    """A scratch folder in which sockets can be made; None if that is not possible."""
     global _server_folder
     if _server_folder is None or not _server_folder.path.is_dir():
         _server_folder = None
@@ -170,7 +170,7 @@ def _require_sockets_of_system() -> None:
 
 
 def _try_a_socket(folder: Path) -> None:
-    """`OSError` where a socket cannot be made there under a name as long as `multiprocessing` gives it."""
+    """`OSError` if a socket cannot be made there under a name as long as `multiprocessing` gives it."""
     place = folder / f"listener-{uuid.uuid4().hex[:8]}"
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(place))
@@ -189,7 +189,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def find_program(name: str) -> str | None:
-    """Where a program is; folders of ``PATH`` that depend on the current folder are left out."""
+    """The path of a program; folders of ``PATH`` that depend on the current folder are left out."""
     places = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, places)))
     return None if found is None else str(Path(found).absolute())

@@ -21,7 +21,7 @@ class Rollout(dict[str, Tensor]):
     ) -> None:
         super().__init__(columns)
         self.manifest: dict[str, Any] = dict(manifest or {})
-        """Policy and config hashes, environment, seed, versions; empty where unknown."""
+        """Policy and config hashes, environment, seed, versions; empty if unknown."""
 
     def __reduce__(self) -> Any:
         return OrderedDict, (), {"manifest": self.manifest}, None, iter(self.items())

@@ -1,4 +1,4 @@
-"""What looks like a secret: by the name that it has, or by its shape.
+"""What looks like a secret, by its name or by its shape.
 
 The tables are the whole rule; ``docs/configuration.md`` has it for users.
 """
@@ -25,14 +25,14 @@ _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "ac
             "privatekey", "secretkey")  # fmt: skip
 """A last word may also end in these: ``PGPASSWORD``, ``sslpassword``, ``authtoken``."""
 _UNSURE_WORDS = {"key", "keys", "pass", "pat", "pin", "tokens"}
-"""Secret with a kind before them, in names in capitals, or where the value looks random."""
+"""Secret with a kind before them, in names in capitals, or if the value looks random."""
 _KINDS = {
     "access", "account", "admin", "api", "auth", "client", "database", "db", "deploy", "encryption",
     "ftp", "license", "mail", "master", "private", "root", "secret", "server", "service", "shared",
     "signing", "smtp", "ssh", "storage", "subscription", "user",
 }  # fmt: skip
 _PLURALS = {"keys", "tokens"}
-"""Of these, capitals say nothing: ``MAX_TOKENS``."""
+"""For these, capitals do not count: ``MAX_TOKENS``."""
 _HARMLESS_KINDS = {"foreign", "primary", "public"}
 _QUALIFIERS = {
     "b",
@@ -53,7 +53,7 @@ _QUALIFIERS = {
 _PROSE = {"auth", "authorization", "bearer", "pass", "secret", "token"}
 """Names after which a colon may begin a sentence: ``unexpected token: ...``."""
 
-# shapes: texts that are secret wherever they stand, after the part in group 1
+# shapes: texts that are secret wherever they are, after the part in group 1
 
 _TOKENS = {
     "AIza": r"[\w-]{30,}", "AKIA": r"[A-Z0-9]{16}\b", "ASIA": r"[A-Z0-9]{16}\b",
@@ -87,11 +87,11 @@ _SHAPES = [
     ("bearer ", re.compile(_AUTHORIZATION)),
     ("cookie:", re.compile(_COOKIE)),
 ]
-"""What a text has in it, in small letters, where the pattern is worth a look."""
+"""What a lower-case text contains if the pattern can match it."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _RUN = re.compile(r"[A-Za-z0-9]{16,}")
-_SAYS = re.compile(  # name='value', "name": "value", name=value, name: value, --name value
+_NAME_OF_VALUE = re.compile(  # name='value', "name": "value", name=value, name: value, --name value
     r"(?<![\w.-])(?P<name>[\w.-]++)(?:\\?[\"']?\s*[=:]\s*(?P<quote>\\?[\"'])|=|(?P<colon>: +))"
     r"|(?<!\S)(?P<option>--[\w.-]++) +"
 )
@@ -111,7 +111,7 @@ def looks_secret(name: str, value: object = "") -> bool:
 
 @functools.lru_cache(4096)
 def _is_secret_name(name: str) -> bool | None:
-    """None where the value decides."""
+    """None if the value decides."""
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1] in _QUALIFIERS:
         words.pop()
@@ -130,13 +130,13 @@ def _looks_random(value: str) -> bool:
 
 
 def secret_parts(text: str) -> Iterator[tuple[int, int]]:
-    """Where something of a secret shape stands, or something behind a secret name; parts may overlap."""
+    """Where a text has something of a secret shape, or a value after a secret name; parts may overlap."""
     lowered = text.lower()
     for hint, shape in _SHAPES:
         if hint in lowered:
             yield from ((found.end(1), found.end()) for found in shape.finditer(text))
     reached = 0
-    for match in _SAYS.finditer(text):
+    for match in _NAME_OF_VALUE.finditer(text):
         if match.start() >= reached and _may_name_secret(match):
             begin, end = match.end(), _end_of_value(match)
             if end > begin and looks_secret(match["name"] or match["option"], text[begin:end]):

@@ -1,4 +1,4 @@
-"""Secrets: settings name them, environments get them, and what is written or shown has ``***`` instead."""
+"""Secrets: settings name them, environments get them, and files and messages have ``***`` instead."""
 
 import functools
 import json
@@ -16,14 +16,14 @@ __all__ = ["exposure", "resolve", "resolve_all", "scrub", "scrub_all"]
 
 _MASK = "***"
 _MIN_LENGTH = 6
-"""Shorter values of variables are in too many texts by chance."""
+"""Shorter values of variables occur in too many texts by chance."""
 _COMMON = {"anonymous", "bearer", "default", "disabled", "enabled", "localhost", "passwd", "password",
            "postgres", "private", "public", "secret"}  # fmt: skip
 
 _ARGUMENT = re.compile(r"(-{0,2}([\w.-]+)=)(?!env:)(.+)", re.DOTALL)
 
 _resolved: dict[str, None] = {}
-"""Values that references stood for in this process."""
+"""Values of the references that this process resolved."""
 _forms: tuple[str, ...] = ()
 _forms_are_of: tuple[int, dict[Any, Any]] = (0, {})
 
@@ -39,7 +39,7 @@ def resolve(value: Any) -> Any:
     found = os.environ.get(reference[1])
     if not found:
         raise ConfigError(
-            f"a setting says {value!r}, but the environment variable {reference[1]} is "
+            f"a setting is {value!r}, but the environment variable {reference[1]} is "
             f"{'not set' if found is None else 'empty'}; set it where metta is started"
         )
     _resolved[found] = None
@@ -60,7 +60,7 @@ def _resolve_below(value: Any) -> Any:
 
 
 def exposure(name: str, text: str) -> str | None:
-    """Why this text must not be written to a file under this name; None where it may."""
+    """Why this text must not be written to a file under this name; None if it may."""
     if _tells_nothing(text):
         return None
     if looks_secret(name, text):
@@ -81,7 +81,7 @@ def scrub(text: str) -> str:
     """The text without secrets.
 
     Hidden are values of references that were resolved, values of environment variables with secret names,
-    texts of known shapes (tokens, credentials in URLs), and what stands behind a secret name, as in
+    texts of known shapes (tokens, credentials in URLs), and values after a secret name, as in
     ``password=...``.
     """
     for form in _known_forms():
@@ -130,9 +130,9 @@ def _scrub_item(items: Sequence[Any], index: int, is_secret: bool) -> Any:
 
 
 def _known_forms() -> tuple[str, ...]:
-    """What must not be shown, found anew whenever the environment or the resolved values change."""
+    """What must not be shown; found again whenever the environment or the resolved values change."""
     global _forms, _forms_are_of
-    # the bytes behind os.environ: to decode all of it would take longer than the search
+    # the bytes of os.environ: decoding all of it would take longer than the search
     state = len(_resolved), dict(getattr(os.environ, "_data", os.environ))
     if state != _forms_are_of:
         values = tuple(value for _, value in _secret_variables())
@@ -142,7 +142,7 @@ def _known_forms() -> tuple[str, ...]:
 
 
 def _secret_variables() -> list[tuple[str, str]]:
-    """Variables with what is secret of their values: the whole, or a part, as in a URL."""
+    """Variables with the secret part of their values: all of it, or a part, as in a URL."""
     return _secret_among(tuple(os.environ.items()))
 
 

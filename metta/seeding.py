@@ -21,7 +21,7 @@ _SEED_BITS = 63
 def derive_seed(seed: int, purpose: str, *, rank: int = 0, epoch: int = 0, index: int = 0) -> int:
     """A non-negative 63-bit seed, the same on every machine; any other argument gives another seed.
 
-    `purpose` names the consumer ("noise", "minibatch", "env", ...); `index` tells rows apart.
+    `purpose` names the consumer ("noise", "minibatch", "env", ...); `index` distinguishes rows.
     """
     key = json.dumps([seed, purpose, rank, epoch, index]).encode()
     digest = hashlib.sha256(key).digest()
@@ -40,7 +40,7 @@ def numpy_generator(
 def seed_torch(seed: int, device: "torch.device") -> None:
     """Reseed torch's global generators, of the CPU and of one device.
 
-    ``torch.manual_seed`` also tells every backend that is not there, which keeps a list of such calls.
+    ``torch.manual_seed`` would also queue a call in every backend that is not initialized.
     """
     import torch  # configuration and worker processes come here without it
 

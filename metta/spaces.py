@@ -79,7 +79,7 @@ class ObsLeaf:
     def draw(
         self, generator: np.random.Generator, *lead: int, largest_integer: int = 1
     ) -> np.ndarray:
-        """Numbers ``[*lead, *shape]`` of this leaf's kind that say nothing.
+        """Random numbers ``[*lead, *shape]`` of this leaf's kind.
 
         Integers that count no categories are in ``0..largest_integer``, at most 255.
         """
@@ -116,11 +116,11 @@ class ObsLeaf:
 
 @dataclass(frozen=True)
 class ObsSpec:
-    """The leaves of an observation space, in a fixed order, and where a mask is hidden in it."""
+    """The leaves of an observation space, in a fixed order, and where its action mask is."""
 
     leaves: tuple[ObsLeaf, ...]
     mask_path: Path | None = None
-    """Place of the action mask inside the observation; it is not a leaf."""
+    """Path of the action mask inside the observation; it is not a leaf."""
 
     @property
     def is_plain(self) -> bool:
@@ -148,7 +148,7 @@ class ObsSpec:
                 target[row] = leaf.fit(value, expected)
 
     def mask_of(self, observation: Any) -> Any:
-        """The action mask inside an observation (only where `mask_path` is set)."""
+        """The action mask inside an observation (only if `mask_path` is set)."""
         for step in self.mask_path or ():
             observation = observation[step]
         return observation

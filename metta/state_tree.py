@@ -20,7 +20,7 @@ _Tensors = dict[str, Tensor]
 
 
 def copy_state(value: Any) -> Any:
-    """The same tree in memory of its own, with tensors on the host."""
+    """A copy of the tree, with tensors on the host."""
     return map_leaves(value, _copy)
 
 
@@ -33,7 +33,7 @@ def _copy(leaf: Any) -> Any:
 
 
 def pack_state(value: Any) -> tuple[Any, _Tensors]:
-    """A tree as JSON data, and the tensors it refers to by name; each has memory of its own.
+    """A tree as JSON data, and copies of the tensors it refers to by name.
 
     Trees are mappings (with keys that are strings or integers), lists, tuples, tensors, arrays and
     plain values. Anything else is a `StateError` that names the place, and so are trees too deep to be
@@ -44,7 +44,7 @@ def pack_state(value: Any) -> tuple[Any, _Tensors]:
 
 
 def unpack_state(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The tree that `pack_state` was given; data of another making is a KeyError, TypeError or ValueError.
+    """The tree that `pack_state` was given; other data is a KeyError, TypeError or ValueError.
 
     `packed` comes from `read_json`, which bounds how deep it is.
     """

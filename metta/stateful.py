@@ -18,7 +18,7 @@ __all__ = ["NamedState", "StateRegistry", "Stateful", "digest_of"]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object whose state can be taken out and put back."""
+    """An object whose state can be saved and restored."""
 
     state_name: str
     """Unique in a run; the key under which the state is kept."""
@@ -30,7 +30,7 @@ class Stateful(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Any:
-        """Take back what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         ...
 
 
@@ -49,7 +49,7 @@ class NamedState:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give the object its state back."""
+        """Restore the object's state."""
         self.part.load_state_dict(state)
 
 
@@ -74,7 +74,7 @@ class StateRegistry:
         self._components[name] = component
 
     def replace(self, component: Stateful) -> None:
-        """Put a component in the place of the one with its name."""
+        """Replace the component of the same name."""
         if component.state_name not in self._components:
             raise StateError(
                 f"no component is called {component.state_name!r}; there are {self.names()}"
@@ -97,7 +97,7 @@ class StateRegistry:
         }
 
     def restore(self, snapshot: Mapping[str, Mapping[str, Any]]) -> None:
-        """Put a snapshot back; every registered component must be in it, and nothing else."""
+        """Restore a snapshot; every registered component must be in it, and nothing else."""
         missing = sorted(self._components.keys() - snapshot.keys())
         unknown = sorted(snapshot.keys() - self._components.keys())
         if missing or unknown:
@@ -117,8 +117,8 @@ class StateRegistry:
     def digest(self) -> str:
         """Hex sha256 over every registered value, bit for bit.
 
-        Left out are components with ``in_digest = False``, which say where and how a run continues and not
-        what it learned, and the entries that a component calls `observed`: hooks write them, and the run
+        Components with ``in_digest = False`` are left out: they hold where and how a run continues, not
+        what it learned. So are entries that a component lists in `observed`: hooks write them, and the run
         does not depend on them.
         """
         return digest_of(
@@ -130,7 +130,7 @@ class StateRegistry:
         )
 
     def digests(self) -> dict[str, str]:
-        """A digest for every component, for those who look for the first difference."""
+        """A digest for every component, to find the first difference."""
         return {name: digest_of(part["state"]) for name, part in self.snapshot().items()}
 
 
@@ -151,7 +151,7 @@ def digest_of(value: Any) -> str:
 
 
 def _feed(digest: Any, value: Any) -> None:
-    """Every value in a form that no other value has, so that nothing can be read in two ways."""
+    """Feed every value in a form that no other value has, so that the digest is unambiguous."""
     if isinstance(value, Mapping):
         digest.update(b"{")
         for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
@@ -177,7 +177,7 @@ def _feed(digest: Any, value: Any) -> None:
 
 
 def _as_array(value: Any) -> tuple[str, np.ndarray]:
-    """Name of the dtype and the bytes of a tensor or array, also where NumPy lacks the dtype."""
+    """Name of the dtype and the bytes of a tensor or array, also if NumPy lacks the dtype."""
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
         try:

@@ -1,4 +1,4 @@
-"""`Stopwatch`: where the time of a run goes."""
+"""`Stopwatch`: how a run spends its time."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,14 +8,14 @@ __all__ = ["Stopwatch"]
 
 
 class Stopwatch:
-    """Seconds by name, in all and since the last lap; timers run side by side.
+    """Seconds by name, in total and since the last lap; timers run independently.
 
         timer = Stopwatch()
         with timer("rollout"):
             collect()
         timer.lap_all()["rollout"]
 
-    Starting a running timer and stopping a resting one change nothing.
+    Starting a running timer and stopping a stopped one change nothing.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -26,7 +26,7 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Time what happens inside."""
+        """Time a `with` block."""
         self.start(name)
         try:
             yield
@@ -34,23 +34,23 @@ class Stopwatch:
             self.stop(name)
 
     def start(self, name: str) -> None:
-        """Let a timer run."""
+        """Start a timer."""
         self._spent.setdefault(name, 0.0)
         self._started.setdefault(name, self._clock())
 
     def stop(self, name: str) -> None:
-        """Let a timer rest."""
+        """Stop a timer."""
         started = self._started.pop(name, None)
         if started is not None:
             self._spent[name] += self._clock() - started
 
     def stop_all(self) -> None:
-        """Let every timer rest."""
+        """Stop every timer."""
         for name in list(self._started):
             self.stop(name)
 
     def elapsed(self, name: str) -> float:
-        """Seconds that a timer has run, now included; 0 for one that never did."""
+        """Seconds that a timer has run so far; 0 for one that never did."""
         started = self._started.get(name)
         running = 0.0 if started is None else self._clock() - started
         return self._spent.get(name, 0.0) + running
@@ -60,7 +60,7 @@ class Stopwatch:
         return {name: self.elapsed(name) for name in self._spent}
 
     def lap_all(self) -> dict[str, float]:
-        """Seconds of every timer since the last call; running ones run on."""
+        """Seconds of every timer since the last call; running timers keep running."""
         now = self.elapsed_all()
         lap = {name: seconds - self._lapped.get(name, 0.0) for name, seconds in now.items()}
         self._lapped = now

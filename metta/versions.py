@@ -1,4 +1,4 @@
-"""The libraries under a run."""
+"""Versions of the libraries that a run uses."""
 
 import functools
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""The words of a command: a preset, files and settings. Loads nothing heavy until they are resolved."""
+"""The arguments of a command: a preset, files and settings. Slow imports wait until they are resolved."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ __all__ = [
 ]
 
 DEFAULT_PRESET = "grid"
-"""What is trained where neither preset nor file nor environment is named."""
+"""The preset that is trained if no preset, file or environment is given."""
 
 ARGUMENTS_HELP = (
-    "a preset or Gymnasium id (default: grid, where no file or env is given), YAML files, and settings "
+    "a preset or Gymnasium id (default: grid, if no file or env is given), YAML files, and settings "
     "such as lr=1e-3 or --trainer.ppo.clip-coef 0.1; later ones win"
 )
-"""Help of the words of a command."""
+"""Help of the arguments."""
 
 _DOTTED = re.compile(r"--[A-Za-z_][\w-]*\.[\w.-]+(?:=|$)")
 _SETTING = re.compile(r"[\w.-]+=")
@@ -34,7 +34,7 @@ _FILES = (".yaml", ".yml")
 
 
 class Arguments(NamedTuple):
-    """What the words of a command say."""
+    """The arguments of a command, sorted."""
 
     preset: str | None
     files: list[Path]
@@ -42,7 +42,7 @@ class Arguments(NamedTuple):
 
 
 def join_dotted(arguments: Sequence[str]) -> list[str]:
-    """Dotted options as settings: ``--ppo.clip-coef 0.1`` and ``--ppo.clip-coef=0.1`` alike."""
+    """Dotted options as settings, written ``--ppo.clip-coef 0.1`` or ``--ppo.clip-coef=0.1``."""
     return list(_joined(iter(arguments)))
 
 
@@ -60,7 +60,7 @@ def _joined(arguments: Iterator[str]) -> Iterator[str]:
 
 
 def sort_arguments(words: Sequence[str]) -> Arguments:
-    """Tell presets, files and settings apart by their looks."""
+    """Sort arguments into preset, files and settings by how they are written."""
     preset: str | None = None
     files: list[Path] = []
     settings: list[str] = []
@@ -85,7 +85,7 @@ def sort_arguments(words: Sequence[str]) -> Arguments:
 
 
 def resolve_arguments(words: Sequence[str], extra: Sequence[str] = ()) -> "Resolved":
-    """The configuration that the words of a command describe; `extra` settings come last."""
+    """The configuration that the arguments describe; `extra` settings come last."""
     from metta.train.layers import resolve
     from metta.train.settings import setting_paths
 

@@ -1,4 +1,4 @@
-"""`metta train --dry-run`: the arithmetic and the memory of a run that is not begun."""
+"""`metta train --dry-run`: batch sizes and memory of a run, without training it."""
 
 import math
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def _memory_lines(config: TrainingConfig, env: VecEnv, policy: Policy) -> Iterat
 
 
 def buffer_bytes(config: TrainingConfig, env: VecEnv, policy: Policy) -> int:
-    """Bytes of the rollout's tensors, reckoned from two small buffers: they grow by whole segments."""
+    """Bytes of the rollout's tensors, computed from two small buffers: they grow by whole segments."""
     rollout = config.trainer.rollout
     segment = min(rollout.bptt_horizon, rollout.horizon) if policy.is_recurrent else 1
     one, two = (

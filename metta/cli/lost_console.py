@@ -1,4 +1,4 @@
-"""A terminal that is closed and a pipe whose reader is gone never end a command."""
+"""A closed terminal, or a pipe whose reader has ended, does not end a command."""
 
 import os
 import sys
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-__all__ = ["surviving_a_lost_console"]
+__all__ = ["tolerate_lost_console"]
 
 
-class _Survivor:
-    """A stream that falls silent when nobody can read it any more; otherwise it is the stream."""
+class _Tolerant:
+    """A stream that discards what is written to it once its reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -20,17 +20,17 @@ class _Survivor:
         try:
             return self._stream.write(text)
         except OSError:
-            self._fall_silent()
+            self._discard_output()
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
         except OSError:
-            self._fall_silent()
+            self._discard_output()
 
-    def _fall_silent(self) -> None:
-        """Send what is written from now on nowhere, and with it what waits in the stream's memory."""
+    def _discard_output(self) -> None:
+        """Discard what is written from now on, and what is still buffered."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -40,22 +40,22 @@ class _Survivor:
 
 
 @contextmanager
-def surviving_a_lost_console() -> Iterator[None]:
-    """What is printed inside goes to stdout and stderr for as long as they can be written to.
+def tolerate_lost_console() -> Iterator[None]:
+    """Inside, writes to stdout and stderr never fail: once they cannot be written, output is discarded.
 
-    Where one of the three standard streams is closed already, it becomes one that goes nowhere: the next
-    file to be opened would have its number, and receive what others print.
+    A standard stream that is closed already is replaced by the null device: otherwise the next file to be
+    opened would get its number, and receive what is printed.
     """
     _fill_closed_descriptors()
     before = sys.stdout, sys.stderr
     with Path(os.devnull).open("w") as nowhere:
-        survivors = [_Survivor(stream or nowhere) for stream in before]  # None: closed at the start
-        sys.stdout, sys.stderr = (cast(TextIO, survivor) for survivor in survivors)
+        streams = [_Tolerant(stream or nowhere) for stream in before]  # None: closed at the start
+        sys.stdout, sys.stderr = (cast(TextIO, stream) for stream in streams)
         try:
             yield
         finally:
-            for survivor in survivors:
-                survivor.flush()  # the end of the process would fail at what waits to be written
+            for stream in streams:
+                stream.flush()  # buffered output would fail at the end of the process
             sys.stdout, sys.stderr = before
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from metta import __version__
 from metta.cli.arguments import join_dotted
-from metta.cli.lost_console import surviving_a_lost_console
+from metta.cli.lost_console import tolerate_lost_console
 from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError, did_you_mean
 from metta.untrusted.text import printable_lines
@@ -30,11 +30,11 @@ COMMANDS = {
     "inspect": "show what is inside a checkpoint or policy",
     "eval": "play fresh episodes with saved policies",
     "replay": "play a recorded episode, or write it as a video",
-    "compare": "which runs are better, and how sure that is",
+    "compare": "compare runs, with confidence intervals",
     "stats": "load event logs into a database, and query it",
     "export": "write a policy as ONNX or torch.export file",
-    "certify": "kill and resume a set-up, and see whether it is exact",
-    "profile": "where the time of a run goes",
+    "certify": "kill and resume a set-up, and check that it is exact",
+    "profile": "show how a run spends its time",
     "config": "show or explain the settings of a run",
     "presets": "list the presets",
     "convert": "turn a torch.save file that you trust into safetensors",
@@ -53,9 +53,9 @@ _EXIT_CODES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; see ``metta --help``.
 
-    A command continues also where nobody can read what it prints any more.
+    A command continues even if its terminal is closed.
     """
-    with surviving_a_lost_console():
+    with tolerate_lost_console():
         try:
             return _main(arguments)
         except KeyboardInterrupt as interrupt:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser(given[:1])
-    if arguments is None:  # the process is this command's own
+    if arguments is None:  # this process runs nothing but the command
         sys.excepthook = _show_bug
     try:
         if given and given[0] not in COMMANDS and not given[0].startswith("-"):
@@ -84,7 +84,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def build_parser(needed: Container[str] = COMMANDS) -> argparse.ArgumentParser:
-    """The parser of every command; only those that are needed are loaded and know their arguments."""
+    """The parser of every command; only the needed commands are loaded and have arguments."""
     parser = argparse.ArgumentParser(
         prog="metta",
         description="PPO training, from one command to single parts.",
@@ -107,7 +107,7 @@ def _module(command: str) -> ModuleType:
 def _take_rest(
     parser: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]
 ) -> None:
-    """Arguments that stand behind an option belong to the words before it."""
+    """Add arguments after an option to those before it."""
     unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "words")]
     if unknown:
         hint = _hint_for(unknown[0]) if hasattr(options, "words") else ""
@@ -119,7 +119,7 @@ def _take_rest(
 
 
 def _hint_for(word: str) -> str:
-    """How a setting that was given like an option is written."""
+    """How to write a setting that was given as an option."""
     from metta.train.settings import setting_paths
 
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
@@ -161,7 +161,7 @@ def _scrubbed(text: str) -> str:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Metta's warnings as a line for people, without file names of the library."""
+    """Show metta's warnings as one line, without file names of the library."""
     before = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -180,7 +180,7 @@ def _plain_warnings() -> Iterator[None]:
 
 @contextmanager
 def _ending_signals() -> Iterator[None]:
-    """SIGTERM and the end of the terminal end a command as Ctrl-C does: `KeyboardInterrupt` has the number.
+    """SIGTERM and SIGHUP end a command as Ctrl-C does: `KeyboardInterrupt` has the signal's number.
 
     A signal that is ignored stays so, as in ``nohup metta train``.
     """

@@ -22,7 +22,7 @@ _FILE = "stats.db"
 
 
 def add_words(parser: argparse.ArgumentParser) -> None:
-    """What describes a run: see `resolve_arguments`."""
+    """The arguments that describe a run: see `resolve_arguments`."""
     parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=ARGUMENTS_HELP)
 
 
@@ -47,8 +47,8 @@ def add_allow_inexact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-inexact",
         action="store_true",
-        help="continue also where libraries, threads or device differ from those that the run was saved "
-        "under, and its numbers with them",
+        help="continue even if libraries, threads or device differ from those that the run was saved with, "
+        "and its numbers with them",
     )
 
 

@@ -11,7 +11,7 @@ __all__ = ["draw_learning_curve"]
 
 
 def draw_learning_curve(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> Path:
-    """A PNG of return against agent steps; `rows` are metrics of epochs."""
+    """A PNG of return against agent steps; `rows` are records of metrics."""
     try:
         import matplotlib
 

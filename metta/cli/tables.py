@@ -1,4 +1,4 @@
-"""Rows and sizes as people read them, and the one place where commands print."""
+"""Formatted tables and sizes, and the one function with which commands print."""
 
 from collections.abc import Sequence
 from typing import TextIO
@@ -11,7 +11,7 @@ __all__ = ["say", "shown_bytes", "table"]
 def say(
     text: str = "", *, end: str = "\n", file: TextIO | None = None, flush: bool = False
 ) -> None:
-    """Print `printable` lines: whatever a text is made of, a terminal obeys nothing in it."""
+    """Print `printable` lines, so that no text can control the terminal."""
     print(printable_lines(text), end=end, file=file, flush=flush)
 
 

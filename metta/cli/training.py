@@ -26,11 +26,11 @@ __all__ = ["new_run_dir", "train", "train_in"]
 
 MAX_CURVE_POINTS = 4096
 MAX_QUICK_BYTES = 32 * 2**20
-"""Of an event log that is read all through when a signal stops training."""
+"""Largest event log that is read in full when a signal stops training."""
 
 
 def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
-    """Train in a new folder below `output`, or in that of `run`, where training may continue."""
+    """Train in a new folder below `output`, or in that of `run`, in which training may continue."""
     folder = new_run_dir(output, resolved.config) if run is None else output / run
     return train_in(folder, resolved.config, resolved.provenance(), allow_inexact=allow_inexact)
 
@@ -49,7 +49,7 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
     """Train, score, save and draw; returns the exit code. `policy` is the one to begin with.
 
     Ctrl-C, SIGTERM and the end of the terminal stop training at the end of an epoch, and still save what
-    was learned. Where the folder holds a checkpoint, training continues from there; `changes` is that of
+    was learned. If the folder holds a checkpoint, training continues from there; `changes` is that of
     `RunSession`.
     """
     run = RunDirectory(folder)
@@ -83,7 +83,7 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
         raise
     finally:
         trainer.cleanup()
-    # a signal that comes when the goal is reached stops nothing but evaluations in the background
+    # once the goal is reached, a signal only stops evaluations in the background
     is_done = trainer.state.agent_step >= config.trainer.total_timesteps
     is_done = is_done and not trainer.state.owes_scores
     stop_signal = None if is_done else trainer.stop_signal
@@ -92,7 +92,7 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
 
 
 def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_stopped: bool) -> None:
-    """Say what came of it and where it is."""
+    """Print the result and where it is saved."""
     state, episodes = trainer.state, trainer.evaluation_manager.episodes
     if is_stopped:
         say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); continue with: {again}")
@@ -119,9 +119,9 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
 
 
 def learning_curve(events_file: Path) -> list[dict[str, float]]:
-    """``agent_step`` and ``episode_return`` of rows that a run logged, also before it was resumed.
+    """``agent_step`` and ``episode_return`` of a run's records, also from before it was resumed.
 
-    Of many rows, every second is left out, or three of four, and so on, but never the last.
+    Of many records, every second is left out, or three of four, and so on, but never the last.
     """
     points: list[tuple[int, float]] = []
     last, stride, number = (-1, math.nan), 1, 0
@@ -129,7 +129,7 @@ def learning_curve(events_file: Path) -> list[dict[str, float]]:
         reward = row.metrics.get("overview/reward", math.nan)
         if row.agent_step == last[0]:
             if math.isnan(reward):
-                continue  # a last row with scores only
+                continue  # a last record with scores only
         elif last[0] >= 0:
             if number % stride == 0:
                 points.append(last)
@@ -142,7 +142,7 @@ def learning_curve(events_file: Path) -> list[dict[str, float]]:
 
 
 def new_run_dir(output: Path, config: TrainingConfig) -> Path:
-    """A folder that no other run has, also when two begin in the same second."""
+    """A new folder, also if two runs begin in the same second."""
     stem = f"{config.experiment_name}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
         output.mkdir(parents=True, exist_ok=True)

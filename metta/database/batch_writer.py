@@ -1,4 +1,4 @@
-"""Rows of events -> the database, inside somebody's transaction."""
+"""Writes the rows of events to the database, inside the caller's transaction."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,18 +26,18 @@ from metta.loggers.events.plain_json import to_json
 __all__ = ["insert_absent", "name_ids_of", "names_in", "write_events"]
 
 _CHUNK = 500
-"""Values that one statement names."""
+"""Values per statement."""
 
 
 def insert_absent(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert rows whose keys are not there yet."""
+    """Insert rows whose keys do not exist yet."""
     if rows:
         dialect: Any = sqlite if is_sqlite(connection) else postgresql
         connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
 
 
 def names_in(batch: Iterable[EventRows]) -> set[str]:
-    """Names that rows of these events have."""
+    """The names in the rows of these events."""
     return {
         row["name"]
         for event_rows in batch
@@ -47,9 +47,9 @@ def names_in(batch: Iterable[EventRows]) -> set[str]:
 
 
 def name_ids_of(connection: Connection, names: Iterable[str]) -> dict[str, int]:
-    """Numbers of names, given to those that have none yet.
+    """Ids of names; new names get one.
 
-    In order, so that two who do so at once never wait for each other.
+    In order, so that two processes that do so at once never deadlock.
     """
     wanted = sorted(names)
     found = _known_names(connection, wanted)
@@ -76,8 +76,8 @@ def write_events(
 ) -> tuple[int, int, int]:
     """Write what is new in a batch; returns how many events, rows of facts and events of unknown kinds.
 
-    An event that is there already, with the same time, is passed over; with another time it is a
-    `DatabaseError`. Runs that nobody named get the name `unnamed`.
+    An event that the database has already, with the same time, is skipped; with another time it is a
+    `DatabaseError`. Runs without a name get the name `unnamed`.
     """
     run_ids = _run_ids(connection, batch, unnamed)
     new = _new_events(connection, batch, run_ids)
@@ -96,7 +96,7 @@ def write_events(
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert many rows quickly: a statement of each row would take most of the time."""
+    """Insert many rows quickly: one statement per row would take most of the time."""
     if not rows:
         return
     columns = {column.name: _values(column, rows) for column in table.c}
@@ -121,14 +121,14 @@ def _values(column: Column[Any], rows: Sequence[Row]) -> list[Any]:
 
 
 def _array(column: Column[Any], values: list[Any]) -> list[Any] | str:
-    """An array as PostgreSQL reads it; for numbers its text is soon made."""
+    """An array as PostgreSQL reads it; for numbers its text is quick to make."""
     if not isinstance(column.type, Integer | Double):
         return values
     return "{" + ",".join(["NULL" if value is None else repr(value) for value in values]) + "}"
 
 
 def _run_ids(connection: Connection, batch: Sequence[EventRows], unnamed: str) -> dict[str, int]:
-    """Numbers of the runs in a batch, which nobody else changes until the transaction is over."""
+    """Ids of the runs in a batch, whose rows are locked until the transaction ends."""
     first = {found.event.run: found.event.time for found in reversed(batch)}
     new = {"name": unnamed, "attributes": {}, "starts": 0}
     rows = [{**new, "run": run, "last_event": time} for run, time in sorted(first.items())]
@@ -140,7 +140,7 @@ def _run_ids(connection: Connection, batch: Sequence[EventRows], unnamed: str) -
 def _new_events(
     connection: Connection, batch: Sequence[EventRows], run_ids: Mapping[str, int]
 ) -> list[EventRows]:
-    """Those that the database does not have."""
+    """The events that the database does not have."""
     sequences = [found.event.sequence for found in batch]
     query = select(events.c.run_id, events.c.sequence, events.c.time).where(
         events.c.run_id.in_(list(run_ids.values())),
@@ -199,7 +199,7 @@ class _Pending:
 def _update_runs(
     connection: Connection, batch: Iterable[EventRows], run_ids: Mapping[str, int]
 ) -> None:
-    """Bring runs to how they stand after the batch."""
+    """Update the runs to their status after the batch."""
     changes: dict[str, Row] = {}
     starts: dict[str, int] = {}
     first_starts: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""`StatsReader`: the reading side of `StatsClient`."""
+"""`StatsReader`: reads what `StatsClient` recorded."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 def _ask(
     question: Callable[Concatenate[Connection, P], Answer],
 ) -> "Callable[Concatenate[StatsReader, P], Answer]":
-    """A question of `metta.database.queries` as a method, on a connection of its own."""
+    """A function of `metta.database.queries` as a method, on a new connection."""
 
     @functools.wraps(question)
     def ask(reader: "StatsReader", /, *arguments: P.args, **named: P.kwargs) -> Answer:
@@ -31,13 +31,13 @@ def _ask(
 
 
 class StatsReader(OpenDatabase):
-    """Asks a statistics database; never writes to it.
+    """Queries a statistics database; never writes to it.
 
         with StatsReader("runs/statistics.sqlite") as reader:
             for run in reader.runs():
                 curve = reader.metric_curve(run.run, "overview/reward")
 
-    Works while logs are ingested: each answer is of one moment. `connect` is for questions of one's own,
+    Works while logs are ingested: each answer is a consistent snapshot. `connect` is for your own queries,
     with the functions of `metta.database.queries` or with SQL.
     """
 
@@ -51,7 +51,7 @@ class StatsReader(OpenDatabase):
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """A connection for several questions; closed at the end."""
+        """A connection for several queries; closed at the end."""
         with database_errors(self._engine, "cannot read"), self._engine.connect() as connection:
             yield connection
 

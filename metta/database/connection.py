@@ -1,4 +1,4 @@
-"""How a database is named, reached and shown."""
+"""Addresses of databases, and connections to them."""
 
 import re
 import sqlite3
@@ -62,7 +62,7 @@ def database_url(url: str) -> URL:
 
 
 def _file_name(text: str) -> str:
-    """The path, if it can only be one."""
+    """The path, if the text cannot be anything else."""
     if not text:
         raise ConfigError("the database has no name; give a path or a URL")
     if text == ":memory:":
@@ -82,12 +82,12 @@ def _file_name(text: str) -> str:
 
 
 def shown(url: URL) -> str:
-    """The address for people: without the password."""
+    """The address without the password, for messages."""
     return scrub(url.render_as_string(hide_password=True))
 
 
 class OpenDatabase:
-    """Holds connections to a database; whoever opens it closes it, or uses it with `with`."""
+    """Holds connections to a database; close it, or use it with `with`."""
 
     def __init__(self, url: str, *, writes: bool, wait_seconds: float) -> None:
         self._engine = open_engine(url, writes=writes, wait_seconds=wait_seconds)
@@ -114,10 +114,10 @@ def is_sqlite(bind: Engine | Connection) -> bool:
 
 
 def open_engine(url: str, *, writes: bool, wait_seconds: float = 30.0) -> Engine:
-    """An engine for a database that need not be there yet; whoever opens it disposes of it.
+    """An engine for a database that need not exist yet; the caller disposes of it.
 
-    With `writes`, each transaction takes SQLite's write lock as it begins, so none fails in its middle;
-    it waits up to `wait_seconds` for others. Without, the database refuses to be changed.
+    With `writes`, each transaction takes SQLite's write lock as it begins, so that none fails halfway;
+    it waits up to `wait_seconds` for others. Without, the database is read-only.
     """
     address = database_url(url)
     options: dict[str, Any] = {"json_serializer": to_json, "hide_parameters": True}
@@ -130,7 +130,7 @@ def open_engine(url: str, *, writes: bool, wait_seconds: float = 30.0) -> Engine
     else:
         options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
         options["pool_pre_ping"] = True
-        if not writes:  # all answers of one connection are of one moment
+        if not writes:  # all answers of one connection are from one snapshot
             options["isolation_level"] = "REPEATABLE READ"
             options["execution_options"] = {"postgresql_readonly": True}
     try:
@@ -143,7 +143,7 @@ def open_engine(url: str, *, writes: bool, wait_seconds: float = 30.0) -> Engine
 
 
 def _read_only(file: Path, wait_seconds: float) -> Callable[[], sqlite3.Connection]:
-    """How a SQLite file is opened so that nothing can change it; it must be there."""
+    """A function that opens an existing SQLite file for reading only."""
 
     def connect() -> sqlite3.Connection:
         address = f"{file.absolute().as_uri()}?mode=ro"
@@ -155,7 +155,7 @@ def _read_only(file: Path, wait_seconds: float) -> Callable[[], sqlite3.Connecti
 def _prepare_sqlite(engine: Engine, begin: str) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # transactions begin where the next function says
+        connection.isolation_level = None  # the next function begins transactions
         # a lost last transaction would be loaded again from the log, so waiting for the disk at each
         # checkpoint of the write-ahead log is enough
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -172,14 +172,14 @@ def sqlite_path(engine: Engine) -> Path | None:
 
 @contextmanager
 def database_errors(engine: Engine, purpose: str) -> Iterator[None]:
-    """Tell of a database's failures as metta's own errors, without secrets."""
+    """Raise a database's failures as metta's errors, without secrets."""
     try:
         yield
     except exc.DBAPIError as error:
         reason = scrub(" ".join(str(error.orig).split()))
         about = f"{purpose} {shown(engine.url)}: {reason}"
         is_away = isinstance(error, exc.OperationalError | exc.InterfaceError)
-        if is_away or error.connection_invalidated:  # some drivers tell it by another class
+        if is_away or error.connection_invalidated:  # some drivers use another class
             raise DatabaseUnavailableError(about) from error
         raise DatabaseError(about) from error
     except sqlite3.OperationalError as error:  # of a connection without SQLAlchemy's wrapping

@@ -1,6 +1,6 @@
 """Creating the tables of a database, and checking their version.
 
-There is no migration: everything in the database comes from event logs, which load again into a new one.
+There is no migration: everything in the database comes from event logs, which can be loaded into a new one.
 """
 
 import time
@@ -15,13 +15,13 @@ from metta.files import make_folders
 __all__ = ["check_version", "create_tables"]
 
 _LOCK = 7_263_541
-"""Names the lock that is held in PostgreSQL meanwhile."""
+"""The id of the PostgreSQL lock that is held meanwhile."""
 _TRIES = 100
-"""How often the write-ahead log is asked for while others hold the file."""
+"""How often to ask for the write-ahead log while other processes hold the file."""
 
 
 def create_tables(engine: Engine) -> None:
-    """Create tables and views where there are none, in one transaction.
+    """Create tables and views if they are missing, in one transaction.
 
     Several processes may do so at once. A database of another version is a `DatabaseError`.
     """
@@ -64,14 +64,14 @@ def _check(version: int, engine: Engine) -> None:
 
 
 def _version_of(connection: Connection) -> int | None:
-    """Version of the database; None where it has no tables."""
+    """Version of the database; None if it has no tables."""
     if not inspect(connection).has_table(schema_version.name):
         return None
     return connection.execute(select(schema_version.c.version)).scalar()
 
 
 def _use_write_ahead_log(engine: Engine) -> None:
-    """Let readers read while one process writes; the file remembers it."""
+    """Let readers read while one process writes; SQLite stores this in the file."""
     connection = engine.raw_connection()
     try:
         for attempt in range(_TRIES):
@@ -79,7 +79,7 @@ def _use_write_ahead_log(engine: Engine) -> None:
                 connection.cursor().execute("PRAGMA journal_mode=WAL")
                 return
             except engine.dialect.loaded_dbapi.OperationalError:
-                # this one statement does not wait for others by itself
+                # SQLite does not wait for other processes in this one statement
                 if attempt == _TRIES - 1:
                     raise
                 time.sleep(0.05)

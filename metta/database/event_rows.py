@@ -1,4 +1,4 @@
-"""An event -> the rows that it means. Pure: knows no database."""
+"""Turns an event into rows. Pure: does not use a database."""
 
 import math
 import re
@@ -11,16 +11,16 @@ from metta.loggers.events.lines import Event, whole_number
 __all__ = ["EventRows", "rows_of"]
 
 _EPOCHS = re.compile(r":(\d{1,18})-(\d{1,18})$")
-"""How an id that `StatsClient.create_epoch` gave ends."""
+"""The end of an id from `StatsClient.create_epoch`."""
 _MAX_NAME = 500
-"""Characters of a name that count: keys of databases are not longer than about 2,700 bytes."""
+"""Characters of a name that are kept: keys of databases are limited to about 2,700 bytes."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class EventRows:
-    """What an event means for the database; rows lack their run and sequence, names are still texts."""
+    """The rows of an event, still without run and sequence, and with names as texts."""
 
     event: Event
     rows: dict[str, list[Row]] = field(default_factory=dict)
@@ -28,18 +28,18 @@ class EventRows:
     run: Row = field(default_factory=dict)
     """Changes of the run itself."""
     rewinds_to: int | None = None
-    """Rows of later epochs that came before do not count any more."""
+    """Earlier rows of later epochs no longer count."""
     payload: Mapping[str, Any] | None = None
-    """What no table takes."""
+    """What no table has a column for."""
 
     @property
     def is_known(self) -> bool:
-        """Whether metta knows events of this kind; of others the payload is kept, and nothing else."""
+        """Whether metta knows events of this kind; of others only the payload is kept."""
         return self.event.kind in _READERS
 
 
 def rows_of(event: Event) -> EventRows:
-    """What an event means; a `ValueError` says why it cannot be one of ours."""
+    """The rows of an event; a `ValueError` says why metta cannot have written it."""
     found = _READERS.get(event.kind, _keep)(event, event.payload)
     found.run["last_event"] = event.time
     return found
@@ -151,13 +151,13 @@ def _evaluation(event: Event, payload: Mapping[str, Any]) -> EventRows:
 
 
 def _simulation_episodes(epoch: int, played: Mapping[str, Any]) -> dict[str, list[Row]]:
-    """Rows of the episodes that an evaluation tells of, and of their agents where it does."""
+    """Rows of the episodes of an evaluation, and of their agents if the event has them."""
     episodes: list[Row] = []
     agents: list[Row] = []
-    named = {_text(name, "simulation")[:_MAX_NAME]: told for name, told in played.items()}
-    for simulation, told in named.items():
+    named = {_text(name, "simulation")[:_MAX_NAME]: entry for name, entry in played.items()}
+    for simulation, entry in named.items():
         where = {"simulation": simulation, "epoch": epoch}
-        about = _mapping(told, "episodes")
+        about = _mapping(entry, "episodes")
         lengths = list(_sequence(about.get("lengths", [])))
         for number, value in enumerate(_sequence(about.get("returns", []))):
             length = _number(lengths[number]) if number < len(lengths) else None
@@ -168,7 +168,7 @@ def _simulation_episodes(epoch: int, played: Mapping[str, Any]) -> dict[str, lis
 
 
 def _agent_rows(agents: Any) -> Iterator[Row]:
-    """One number each; what the environment said has ``env/`` before its name."""
+    """One number each; what the environment reported has ``env/`` before its name."""
     if agents is None:
         return
     found: dict[tuple[int, int, str], float | None] = {}
@@ -217,7 +217,7 @@ def _named_numbers(value: Any, name: str) -> dict[str, float | None]:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; None for whatever else a metric may be."""
+    """A finite number; None for any other value of a metric."""
     if not isinstance(value, int | float):
         return None
     try:
@@ -228,7 +228,7 @@ def _number(value: Any) -> float | None:
 
 
 def _optional_count(value: Any) -> int | None:
-    """A whole number of 64 bits; None for whatever else it may be."""
+    """A whole number of 64 bits; None for anything else."""
     try:
         return whole_number(value, "")
     except ValueError:

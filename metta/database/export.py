@@ -1,4 +1,4 @@
-"""Tables, views and queries -> CSV and Parquet files."""
+"""Writes tables, views and queries to CSV and Parquet files."""
 
 import csv
 import json
@@ -36,8 +36,8 @@ def export_table(
 ) -> int:
     """Write a table or view to a file that is whole or absent; returns the number of its rows.
 
-    The ending of `path` says how: ``.csv`` or ``.parquet``. `run` is the id of the only run that is
-    wanted. Numbers that were not finite are empty.
+    The ending of `path` is the format: ``.csv`` or ``.parquet``. With `run`, the id of a run, only
+    its rows are written. Numbers that were not finite are empty.
     """
     if name not in METADATA.tables and name not in VIEWS:
         hint = did_you_mean(name, table_names())
@@ -72,7 +72,7 @@ def _is_of_run(source: Any, name: str, run: str) -> Any:
     if "run_id" in source.c:
         table = METADATA.tables["runs"]
         return source.c.run_id == select(table.c.id).where(table.c.run == run).scalar_subquery()
-    raise DatabaseError(f"rows of {name!r} are of no run; export the whole table")
+    raise DatabaseError(f"rows of {name!r} do not belong to runs; export the whole table")
 
 
 def _kind_of(kind: Any) -> type:

@@ -1,4 +1,4 @@
-"""`Ingester`: event logs -> the statistics database, each event once."""
+"""`Ingester`: loads event logs into the statistics database, each event once."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.5, 30.0
 
 @dataclass
 class IngestReport:
-    """What came into the database."""
+    """What was loaded into the database."""
 
     num_events: int = 0
     num_rows: int = 0
@@ -33,10 +33,10 @@ class IngestReport:
     num_unknown: int = 0
     """Events among them of kinds that have no table; they are kept as they are."""
     problems: dict[str, str] = field(default_factory=dict)
-    """Log -> why it could not be read to its end."""
+    """Log -> why it could not be read to the end."""
 
     def add(self, other: "IngestReport") -> None:
-        """Count what another report says too."""
+        """Add the counts of another report."""
         self.num_events += other.num_events
         self.num_rows += other.num_rows
         self.num_unknown += other.num_unknown
@@ -49,9 +49,9 @@ class Ingester(OpenDatabase):
         with Ingester("runs/statistics.sqlite") as ingester:
             ingester.ingest("runs/first/events.jsonl")     # or: ingester.watch("runs")
 
-    Each batch of lines is one transaction together with the place in the log that it reaches to: whatever
-    is killed at whatever moment, nothing is lost or counted twice. Several may work at once. The database
-    is created at first use.
+    Each batch of lines is one transaction together with the place in the log that it reaches: if a process
+    is killed at any moment, nothing is lost or counted twice. Several processes may load at once. The
+    database is created at first use.
     """
 
     def __init__(self, url: str, *, wait_seconds: float = 30.0) -> None:
@@ -61,16 +61,16 @@ class Ingester(OpenDatabase):
         self._seen: dict[Path, tuple[int, int, int]] = {}
 
     def prepare(self) -> None:
-        """Create the database's tables where there are none; loading does so by itself."""
+        """Create the database's tables if they are missing; loading does this too."""
         if self._ready is None or self._ready != self._identity():
             self._engine.dispose()
             create_tables(self._engine)
             self._ready = self._identity()
 
     def ingest(self, log_path: str | os.PathLike[str]) -> IngestReport:
-        """Load what a log has beyond what the database knows of it.
+        """Load the events of a log that the database does not have yet.
 
-        A line that is no event is an `EventLogError`; what stands before it is loaded. A database that
+        A line that is not an event is an `EventLogError`; the lines before it are loaded. A database that
         cannot be reached is a `DatabaseUnavailableError`.
         """
         report = IngestReport()
@@ -78,13 +78,13 @@ class Ingester(OpenDatabase):
         return report
 
     def _load(self, path: Path, report: IngestReport) -> None:
-        """Load a log, and count in `report` what arrived, also where it cannot be read to its end."""
+        """Load a log, and count in `report` what was loaded, also if it cannot be read to the end."""
         try:
             self.prepare()
             with database_errors(self._engine, "cannot write to"):
                 self._ingest(path, report)
         except DatabaseUnavailableError:
-            self._ready = None  # when it is back, it may be another one
+            self._ready = None  # when it can be reached again, it may be another one
             raise
 
     def ingest_folder(self, folder: str | os.PathLike[str]) -> IngestReport:
@@ -115,8 +115,8 @@ class Ingester(OpenDatabase):
     ) -> IngestReport:
         """Load every log below a folder, or several, again and again until `stop` is set; returns the sum.
 
-        After `stop` there is one last round. A database that is away is tried again after a pause of
-        0.5 s, doubled up to 30 s; warnings tell that it is away, and that it is back.
+        After `stop` there is one last round. A database that cannot be reached is tried again after a
+        pause of 0.5 s, doubled up to 30 s; warnings report when it is lost and when it is back.
         """
         total, stop = IngestReport(), stop or threading.Event()
         folders = [folder] if isinstance(folder, str | os.PathLike) else list(folder)
@@ -137,7 +137,7 @@ class Ingester(OpenDatabase):
                 continue
             if is_away:
                 is_away, pauses = False, _pauses()
-                _warn(f"{self.url} is there again")
+                _warn(f"{self.url} can be reached again")
             for problem in report.problems.items() - warned:
                 warned.add(problem)
                 _warn(problem[1])
@@ -149,14 +149,14 @@ class Ingester(OpenDatabase):
         return total
 
     def forget_run(self, run: str) -> None:
-        """Take a run out of the database; its log may be loaded again."""
+        """Remove a run from the database; its log may be loaded again."""
         self.prepare()
         with database_errors(self._engine, "cannot write to"), self._engine.begin() as connection:
             _forget(connection, [run])
         self._seen.clear()
 
     def _identity(self) -> tuple[int, int] | None:
-        """What tells a file from another of the same name; of a server, nothing does."""
+        """Device and inode of a SQLite file, None if it is missing; zeros for a server."""
         file = sqlite_path(self._engine)
         if file is None:
             return 0, 0
@@ -178,7 +178,7 @@ class Ingester(OpenDatabase):
                 batch = log.read(place)
                 if batch.events:
                     done = self._write(log, mark, place, batch, name_ids)
-                    if done is None:  # somebody else was faster: continue from there
+                    if done is None:  # another process was faster: continue from there
                         mark = self._find_mark(log, identity)
                         place = None if mark is None else _place_of(mark)
                         continue
@@ -188,7 +188,7 @@ class Ingester(OpenDatabase):
                 place = batch.end if batch.events else None
 
     def _find_mark(self, log: LogReader, identity: str) -> Row[Any] | None:
-        """How far the log was read; None where it holds less than that, and nothing else."""
+        """How far the log was read; None if it only lost its end since then."""
         path = str(log.path.absolute())
         new = {"digest": identity, "path": path, "bytes_read": 0, "lines_read": 0, "tail": ""}
         query = select(logs).where(logs.c.digest == identity).with_for_update()
@@ -201,7 +201,7 @@ class Ingester(OpenDatabase):
                 return mark
             if log.size() < mark.bytes_read and _has_last_event(connection, log):
                 return None
-            # a loss of power took lines back that were loaded, and the run wrote others: the log counts
+            # a loss of power removed lines that were loaded, and the run wrote others: the log counts
             _check_same_file(log, mark)
             of_log = select(events.c.run_id).where(events.c.log_id == mark.id)
             lost = select(runs.c.run).where(runs.c.id.in_(of_log))
@@ -217,7 +217,7 @@ class Ingester(OpenDatabase):
         batch: LogBatch,
         name_ids: dict[str, int],
     ) -> IngestReport | None:
-        """Write a batch, unless somebody else has read on from `place` meanwhile."""
+        """Write a batch, unless another process has loaded from `place` meanwhile."""
         unknown = names_in(batch.events) - name_ids.keys()
         if unknown:
             with self._engine.begin() as connection:
@@ -240,7 +240,7 @@ class Ingester(OpenDatabase):
 
 
 def logs_below(place: str | os.PathLike[str]) -> list[Path]:
-    """Event logs in a folder and all below it; a file is taken for a log."""
+    """Event logs in a folder and all below it; a file counts as a log."""
     path = Path(place)
     return [path] if path.is_file() else sorted(path.rglob(_LOG_NAME))
 
@@ -263,7 +263,7 @@ def _has_last_event(connection: Connection, log: LogReader) -> bool:
 
 
 def _check_same_file(log: LogReader, mark: Row[Any]) -> None:
-    """Two copies of a log that grew apart must not take turns in the database."""
+    """Refuse two copies of a log that differ: they would replace each other in the database."""
     known = Path(mark.path)
     if known.exists() and not known.samefile(log.path):
         raise DatabaseError(

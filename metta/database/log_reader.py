@@ -21,7 +21,7 @@ _MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a log: what stands before it was read."""
+    """A place in a log: the lines before it were read."""
 
     bytes_read: int = 0
     lines_read: int = 0
@@ -58,13 +58,13 @@ class LogReader:
         self._opened.close()
 
     def identity(self) -> str | None:
-        """Digest of the first line, which has the run's id and a time; None before there is one."""
+        """Digest of the first line, which has the run's id and a time; None if the log has none yet."""
         self._file.seek(0)
         line = self._file.readline(MAX_LINE_BYTES)
         return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else None
 
     def has(self, place: Place) -> bool:
-        """Whether the file reaches to this place, and is the same before it."""
+        """Whether the file reaches this place, and is the same before it."""
         return self.size() >= place.bytes_read and self._tail(place.bytes_read) == place.tail
 
     def size(self) -> int:
@@ -72,7 +72,7 @@ class LogReader:
         return os.fstat(self._file.fileno()).st_size
 
     def last_event(self) -> Event | None:
-        """The last event of a whole line, read from the end; None where that is no event."""
+        """The last event of a whole line, read from the end; None if that is not an event."""
         for _, line in lines_backwards(self._file, self.size(), self.path):
             try:
                 return _parse(line).event
@@ -81,7 +81,7 @@ class LogReader:
         return None
 
     def read(self, place: Place) -> LogBatch:
-        """The next events; a last line without an end waits for its rest."""
+        """The next events; an unfinished last line is left for the next call."""
         events: list[EventRows] = []
         reached, error = place.bytes_read, None
         for begin, line in lines_from(self._file, place.bytes_read, self.path):
@@ -92,7 +92,7 @@ class LogReader:
             except ValueError as reason:
                 number = place.lines_read + len(events) + 1
                 found = bad_line(self.path, f"line {number}", line, reason)
-                error = EventLogError(f"{found}; mend or remove the line, and ingest the log again")
+                error = EventLogError(f"{found}; fix or remove the line, and ingest the log again")
                 break
             reached = begin + len(line)
         end = Place(reached, place.lines_read + len(events), self._tail(reached))
@@ -105,7 +105,7 @@ class LogReader:
 
 
 def _parse(line: bytes) -> EventRows:
-    """An event's rows; every way in which a line can be wrong is a `ValueError`."""
+    """An event's rows; a line that is wrong in any way is a `ValueError`."""
     event = parse_event(line)
     if b"\\u0000" in line or b"\\ud" in line.lower():
         event = Event(**_cleaned(vars(event)))

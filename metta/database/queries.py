@@ -1,4 +1,4 @@
-"""Questions to the statistics database, and typed answers. A number that was not finite is NaN."""
+"""Queries of the statistics database, with typed results. A number that was not finite is NaN."""
 
 import math
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RunRecord:
-    """How a run stands; times are seconds since 1970."""
+    """The status of a run; times are seconds since 1970."""
 
     run: str
     name: str
@@ -55,7 +55,7 @@ class RunRecord:
     started: float | None
     ended: float | None
     outcome: str | None
-    """``done``, ``stopped`` or ``failed``; None while it runs, or where it ended without a word."""
+    """``done``, ``stopped`` or ``failed``; None while it runs, or if it ended without logging that."""
     reason: str | None
     last_event: float
     last_heartbeat: float | None
@@ -88,8 +88,8 @@ class StatisticMean:
 
     name: str
     mean: float
-    """Sum / `samples`, as in the trainer's own metrics; NaN where there are none. Numbers that were not
-    finite are left out, where a row of the trainer is NaN."""
+    """Sum / `samples`, as in the trainer's own metrics; NaN if there are none. Numbers that were not
+    finite are left out here, but make the trainer's record NaN."""
     samples: int
     """Finite numbers that were reported."""
     episodes: int
@@ -170,7 +170,7 @@ def all_runs(connection: Connection) -> list[RunRecord]:
 
 
 def find_run(connection: Connection, text: str) -> RunRecord:
-    """The run of this id or, where only one has it, of this name."""
+    """The run of this id, or of this name if only one run has it."""
     found = all_runs(connection)
     matching = [run for run in found if run.run == text]
     matching = matching or [run for run in found if run.name == text]
@@ -185,7 +185,7 @@ def find_run(connection: Connection, text: str) -> RunRecord:
 
 def metric_names_of(connection: Connection, run: str) -> list[str]:
     """Names of the metrics that a run has."""
-    # one look at the key per name, instead of a walk along all values
+    # one lookup in the key per name, instead of a scan of all values
     has_any = (
         select(1)
         .where(
@@ -199,7 +199,7 @@ def metric_names_of(connection: Connection, run: str) -> list[str]:
 
 
 def metric_curve(connection: Connection, run: str, name: str) -> list[MetricPoint]:
-    """A metric over the run's life, in order."""
+    """A metric over the whole run, in order."""
     query = select(metric_values.c.epoch, metric_values.c.agent_step, metric_values.c.value)
     query = query.where(
         metric_values.c.run_id == _id_of(connection, run),
@@ -294,7 +294,7 @@ def _id_of(connection: Connection, run: str) -> int:
 
 
 def _entries(connection: Connection, table: Table, run: str | None) -> Iterable[dict[str, Any]]:
-    """Rows of a table with the run's id for its number, in the order of the log."""
+    """Rows of a table, with the run's id instead of its number, in the order of the log."""
     columns = [column for column in table.c if column.name not in ("run_id", "sequence")]
     query = select(runs.c.run, *columns).join(runs, runs.c.id == table.c.run_id)
     if run is not None:

@@ -1,4 +1,4 @@
-"""SQL of people, which may look at everything and change nothing."""
+"""Users' SQL, which may read everything and change nothing."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -31,29 +31,29 @@ class QueryResult:
 
 
 def run_query(connection: Connection, statement: str, *, limit: int = 1000) -> QueryResult:
-    """The first `limit` rows that one statement gives, on a connection of `StatsReader.connect`.
+    """The first `limit` rows that one statement returns, on a connection of `StatsReader.connect`.
 
         with StatsReader(url) as reader, reader.connect() as connection:
             print(run_query(connection, "SELECT name, outcome FROM runs").rows)
 
-    Whatever would change something is a `DatabaseError`: SQLite is opened for reading and asked for
-    nothing else; PostgreSQL is in a read-only transaction, and the statement is that of a cursor on the
-    server, which can be SELECT, WITH, VALUES or TABLE, but neither COPY, which could start programs, nor
-    EXPLAIN or SHOW, nor several statements. Only the rows that are asked for are computed there. Some
-    functions of PostgreSQL act at once, as `pg_terminate_backend`: the user's rights are their limit.
+    A statement that would change something is a `DatabaseError`. SQLite is opened for reading, and other
+    actions are denied. PostgreSQL runs the statement in a read-only transaction as a cursor on the server:
+    it can be SELECT, WITH, VALUES or TABLE, but not COPY, which could start programs, nor EXPLAIN or SHOW,
+    nor several statements. The server computes only the rows that are fetched. Some functions of
+    PostgreSQL act at once, such as `pg_terminate_backend`: only the user's rights limit them.
     """
     if limit < 1:
         raise ConfigError(f"limit={limit} must be 1 or more")
     driver: Any = connection.connection.driver_connection
     errors = connection.dialect.loaded_dbapi
-    # with a name it is a cursor on the server: DECLARE ... CURSOR FOR takes one question and no COPY
+    # with a name it is a cursor on the server: DECLARE ... CURSOR FOR takes one query and no COPY
     name = () if is_sqlite(connection) else (_CURSOR,)
     with _only_reading(connection, driver):
         cursor = driver.cursor(*name)
         try:
             cursor.execute(statement)
             if cursor.description is None:
-                raise DatabaseError("the statement gives no rows; ask with SELECT ...")
+                raise DatabaseError("the statement returns no rows; use SELECT ...")
             rows = [tuple(row) for row in cursor.fetchmany(limit + 1)]
             columns = [about[0] for about in cursor.description]
         except (errors.Error, sqlite3.Warning) as error:

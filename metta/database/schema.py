@@ -1,8 +1,8 @@
 """The tables and views of the statistics database.
 
-Every row of facts has `run_id` and `sequence`, those of the event it came from, and, where a run that goes
-on from an earlier epoch takes it back, `epoch`. Keys are unique, so no event can be counted twice; rows
-of one run and one metric lie together, so a curve is one walk along a key.
+Every row of facts has the `run_id` and `sequence` of its event. Rows that are dropped when a run continues
+from an earlier epoch also have `epoch`. Keys are unique, so no event can be counted twice; rows of one run
+and one metric lie together, so reading a curve is one scan along a key.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ def _key(name: str, kind: Any) -> Column[Any]:
 
 
 def _event_table(name: str, *columns: Column[Any]) -> Table:
-    """A table of rows that name their event; further keys tell rows of one event apart."""
+    """A table of rows that name their event; further keys distinguish rows of one event."""
     event = _key("run_id", Integer), _key("sequence", BigInteger)
     return Table(name, METADATA, *event, *columns, sqlite_with_rowid=False)
 
@@ -93,7 +93,7 @@ runs = Table(
     Column("epoch", BigInteger),
     Column("agent_step", BigInteger),
 )
-"""Runs as they stand; `ended`, `outcome` and `reason` are empty while one is at work. Times are seconds
+"""Runs and their status; `ended`, `outcome` and `reason` are empty while one runs. Times are seconds
 since 1970."""
 
 events = _event_table(
@@ -103,7 +103,7 @@ events = _event_table(
     Column("kind", Text, nullable=False),
     Column("payload", JSON(none_as_null=True)),
 )
-"""Every event once; those without a table of their own keep their payload here."""
+"""Every event once; payloads of kinds without a table are kept here."""
 
 epochs = _event_table(
     "epochs",
@@ -151,7 +151,7 @@ episode_values = _event_table(
     Column("epoch", BigInteger),
     Column("value", Double),
 )
-"""Other statistics of episodes; `number` is the place in the list, which is the episode's own where every
+"""Other statistics of episodes; `number` is the position in the list: the episode's number if every
 episode of the event reported the statistic."""
 
 policies = _event_table(
@@ -171,7 +171,7 @@ evaluations = _event_table(
     Column("suite", Text, nullable=False),
     Column("time", Double, nullable=False),
 )
-"""A policy was scored; `suite` is empty where the event names none."""
+"""Evaluations of policies; `suite` is empty if the event names none."""
 
 simulation_scores = _event_table(
     "simulation_scores",
@@ -201,8 +201,8 @@ agent_values = _event_table(
     Column("epoch", BigInteger, nullable=False),
     Column("value", Double),
 )
-"""What each agent came to in an episode of an evaluation: its return, its length, and what the environment
-said of it (``env/...``)."""
+"""The numbers of each agent in an episode of an evaluation: its return, its length, and what the
+environment reported about it (``env/...``)."""
 
 replays = _event_table(
     "replays",
@@ -222,13 +222,13 @@ heartbeats = _event_table(
     Column("agent_step", BigInteger),
     Column("numbers", JSON, nullable=False),
 )
-"""Signs of life; `numbers` is all that they said."""
+"""Heartbeats; `numbers` is their payload."""
 
 REWOUND = (
     epochs, metric_values, episodes, episode_values, policies, evaluations, simulation_scores,
     simulation_episodes, agent_values, replays,
 )  # fmt: skip
-"""Tables whose rows of later epochs do not count any more when a run continues from an earlier one."""
+"""Tables whose rows of later epochs no longer count when a run continues from an earlier one."""
 
 
 NAMED = (metric_values.name, episode_values.name, agent_values.name)
@@ -264,7 +264,7 @@ def _scores() -> Select[Any]:
 
 
 def _whole_mean(column: Any) -> Any:
-    """The mean of all rows; NULL where one of them has no number, as a mean with NaN is NaN."""
+    """The mean of all rows; NULL if one of them has no number, as a mean with NaN is NaN."""
     return case((func.count(column) == func.count(), func.avg(column, type_=Double)))
 
 

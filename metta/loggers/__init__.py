@@ -1,4 +1,4 @@
-"""Numbers out: rows of metrics to the console and to files, and the log of what happened in a run."""
+"""Records of metrics, written to the console and to files, and the event log of a run."""
 
 from metta.loggers.events.log import Event, EventLog, read_events
 from metta.loggers.events.stats_client import StatsClient

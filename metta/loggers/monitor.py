@@ -1,4 +1,4 @@
-"""`SystemMonitor`: memory and processor, looked at from a thread of its own."""
+"""`SystemMonitor`: memory and processor use, measured in a separate thread."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _MIB = float(1 << 20)
 
 
 class SystemMonitor:
-    """Looks every few seconds; `snapshot` gives what it saw last and costs nothing.
+    """Measures every few seconds; `snapshot` returns the last numbers and costs nothing.
 
     monitor = SystemMonitor(seconds=5.0)
     monitor.start()
@@ -40,7 +40,7 @@ class SystemMonitor:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look; a second call changes nothing."""
+        """Begin to measure; a second call changes nothing."""
         if self._thread is None:
             self._stop = threading.Event()
             self._thread = threading.Thread(
@@ -49,14 +49,14 @@ class SystemMonitor:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; may be called more than once, and `start` begins again."""
+        """Stop measuring; may be called more than once, and `start` begins again."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stop.set()
             thread.join(timeout=1.0)
 
     def snapshot(self) -> dict[str, float]:
-        """The numbers seen last; empty before the first look."""
+        """The last numbers; empty before the first measurement."""
         return dict(self._latest)
 
     def _run(self, stop: threading.Event) -> None:
@@ -81,7 +81,7 @@ class SystemMonitor:
         return found | _gpu_memory()
 
     def _cpu_percent(self, seconds: dict[int, float]) -> float:
-        """Processor time of the process tree since the last look; 100 is one core."""
+        """Processor time of the process tree since the last measurement; 100 is one core."""
         now = time.monotonic()
         spent = sum(new - self._cpu_seconds.get(pid, 0.0) for pid, new in seconds.items())
         passed = now - self._cpu_time
@@ -98,7 +98,7 @@ def peak_rss_mib() -> float:
         found = None
     if found is not None:
         return int(found[1]) / 1024
-    # counted by whoever has no /proc; in kB, on macOS in bytes
+    # for systems without /proc; in kB, on macOS in bytes
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (_MIB if sys.platform == "darwin" else 1024)
 
@@ -120,7 +120,7 @@ def _usage_of(process: psutil.Process) -> tuple[float, float]:
 
 
 def _gpu_memory() -> dict[str, float]:
-    """Memory of the first GPU, where torch uses one already."""
+    """Memory of the first GPU, if torch uses one already."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
@@ -132,7 +132,7 @@ def _gpu_memory() -> dict[str, float]:
 
 
 def setup_monitoring(seconds: float) -> SystemMonitor:
-    """A monitor that looks from now on."""
+    """A started monitor."""
     monitor = SystemMonitor(seconds)
     monitor.start()
     return monitor

@@ -1,4 +1,4 @@
-"""What a row of metrics is, and what takes rows in."""
+"""A record of metrics, and the sinks that write records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,32 +9,32 @@ __all__ = ["MetricRow", "Sink"]
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """Numbers of one moment of a run."""
+    """A record: the metrics of one report."""
 
     agent_step: int
     epoch: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     is_late: bool = field(default=False, compare=False)
-    """Whether these are scores that came after rows of later epochs."""
+    """Whether these are scores that came after records of later epochs."""
 
 
 class Sink(Protocol):
-    """Writes rows to one place.
+    """Writes records to one place.
 
     It opens at the first `write`; after `close` another `write` opens it again and continues. A `write`
-    that raises has written nothing, so the row may be written again.
+    that raises has written nothing, so the record may be written again.
 
-    A sink may have a method ``rewrite(continuation)`` besides: a run continues, perhaps from before its
-    last row; see `metta.loggers.events.history.Continuation`. What it returns is shown to the user.
-    Where it has an attribute `takes_constants` that is true, settings come to it as a row of their own when
-    training begins; tables of rows leave them out.
+    A sink may also have a method ``rewrite(continuation)``, called when a run continues, perhaps from
+    before its last record; see `metta.loggers.events.history.Continuation`. What it returns is shown to the
+    user. A sink with a true attribute `takes_constants` gets the settings as a separate record when
+    training begins.
     """
 
     name: str
     """Names the sink in messages and files."""
 
     def write(self, row: MetricRow) -> None:
-        """Take one row in."""
+        """Write one record."""
         ...
 
     def flush(self) -> None:

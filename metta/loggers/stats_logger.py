@@ -1,4 +1,4 @@
-"""`StatsLogger`: each row goes to the event log and to all sinks, none of which can hold up training."""
+"""`StatsLogger`: each record goes to the event log and to all sinks; no sink can hold up training."""
 
 import contextlib
 import os
@@ -24,16 +24,16 @@ _MAX_PROBLEMS = 20
 
 
 class StatsLogger:
-    """Fans rows out.
+    """Writes records to the event log and to sinks.
 
         with StatsLogger([CsvSink(run_dir / "metrics.csv")], run_dir=run_dir) as logger:
             logger.log({"losses/value_loss": 0.5}, agent_step=1024, epoch=1)
 
         StatsLogger(wandb_run=run, console=True)    # the same as [WandbSink(run), ConsoleSink()]
 
-    The event log is written at once, and whoever opened it closes it. Each sink has a thread of its own:
-    `log` never waits for it. A sink that fails keeps its rows and is tried again; a warning and an event
-    `sink_failure` tell of it, and of its recovery. What it has not taken `drain_seconds` after `close`
+    The event log is written at once; the code that opened it closes it. Each sink has its own thread:
+    `log` never waits for it. The records of a sink that fails are kept and tried again; a warning and an
+    event `sink_failure` report it, and its recovery. What it has not taken `drain_seconds` after `close`
     began goes to ``run_dir/undelivered-<sink>.jsonl``. After `close`, `log` opens everything again.
     """
 
@@ -61,9 +61,9 @@ class StatsLogger:
             self.add_sink(ConsoleSink())
 
     def add_sink(self, sink: Sink) -> None:
-        """Send rows to one more sink from now on."""
+        """Send records to one more sink from now on."""
         if sink.name in self._workers:
-            raise ConfigError(f"there is a sink {sink.name!r} already; give each a name of its own")
+            raise ConfigError(f"there is a sink {sink.name!r} already; give each sink its own name")
         undelivered = self.run_dir and self.run_dir / f"undelivered-{sink.name}.jsonl"
         self._workers[sink.name] = SinkWorker(
             sink, self._note, undelivered=undelivered, backlog=_BACKLOG
@@ -77,9 +77,9 @@ class StatsLogger:
     def log(
         self, metrics: Mapping[str, float], *, agent_step: int, epoch: int, is_late: bool = False
     ) -> None:
-        """Take a row of metrics in; returns at once.
+        """Log a record; returns at once.
 
-        Scores that are late go to sinks only: the event log has them in an event `evaluation`.
+        Late scores go to sinks only: the event log has them in an event `evaluation`.
         """
         row = MetricRow(agent_step, epoch, dict(metrics), is_late)
         if self.event_log is not None and not is_late:
@@ -87,12 +87,12 @@ class StatsLogger:
             self.event_log.append("metrics", payload)
         for worker in self._workers.values():
             worker.put(row)
-        self._tell()
+        self._report_news()
 
     def log_constants(
         self, constants: Mapping[str, float], *, agent_step: int, epoch: int, as_event: bool
     ) -> None:
-        """Numbers that do not change while training runs: to the sinks that take them, once.
+        """Log numbers that do not change during training, once, to the sinks that take them.
 
         The event log has them as an event `hyperparameters`, if `as_event`.
         """
@@ -107,10 +107,10 @@ class StatsLogger:
                 worker.put(row)
 
     def rewind(self, epoch: int, agent_step: int | None = None) -> MetricRow | None:
-        """A run continues after `epoch`, perhaps from before its last row: sinks follow the event log.
+        """Continue after `epoch`, perhaps from before the last record: sinks follow the event log.
 
         A log that lost lines since its checkpoint is a warning and an event `log_damage`; sinks then keep
-        the rows that they have. Returns the last row that counts and did not come late, or None where the
+        the records that they have. Returns the last record that counts and was not late, or None if the
         log has none or is damaged.
         """
         log = self.event_log
@@ -123,13 +123,13 @@ class StatsLogger:
                 tail = LogTail(log.path)
         except (MettaError, OSError) as error:
             self._note("event log", f"cannot be read, so other files stay as they are: {error}")
-            self._tell()
+            self._report_news()
             return None
         problems = [*log.damage, *tail.problems]
         if problems:
             self._report_damage(log, tail, problems, epoch)
         elif not tail.has_metrics:
-            return None  # a new log says nothing about what sinks have
+            return None  # a new log does not decide what sinks have
         last = tail.last
         if agent_step is None:
             agent_step = 0 if last is None else last.agent_step
@@ -143,27 +143,27 @@ class StatsLogger:
         text = f"{log.path} is damaged: {problems[0]}" + (f" (and {more} more)" if more else "")
         reached = 0 if tail.last is None else tail.last.epoch
         if reached < epoch:
-            text += f"; the rows of epochs {reached + 1} to {epoch} are not in it"
-        text += "; the run continues, and other files keep the rows that they have"
+            text += f"; the records of epochs {reached + 1} to {epoch} are not in it"
+        text += "; the run continues, and other files keep the records that they have"
         warnings.warn(text, MettaWarning, stacklevel=4)
 
     def _rewrite(self, continuation: Continuation) -> None:
         for name, sink in self.sinks.items():
             rewrite = getattr(sink, "rewrite", None)
             try:
-                told = rewrite(continuation) if rewrite is not None else None
+                message = rewrite(continuation) if rewrite is not None else None
             except (MettaError, OSError) as error:
-                told = f"could not be brought in line with the event log: {error}"
-            if told:
-                self._note(name, told)
-        self._tell()
+                message = f"could not be brought in line with the event log: {error}"
+            if message:
+                self._note(name, message)
+        self._report_news()
 
     def _note(self, sink: str, text: str) -> None:
-        """Keep news of a sink's thread for the thread that logs."""
+        """Keep a message of a sink's thread for the thread that logs."""
         with self._news_lock:
             self._news.append((sink, text))
 
-    def _tell(self) -> None:
+    def _report_news(self) -> None:
         if not self._news:
             return
         with self._news_lock:
@@ -175,21 +175,21 @@ class StatsLogger:
             warnings.warn(f"the {sink} sink {text}", MettaWarning, stacklevel=3)
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until all sinks have every row, at most `drain_seconds`; True if they have."""
+        """Wait until all sinks have every record, at most `drain_seconds`; True if they have."""
         deadline = time.monotonic() + (self.drain_seconds if seconds is None else seconds)
         done = [worker.flush(deadline) for worker in self._workers.values()]
         if self.event_log is not None:
             self.event_log.sync()
-        self._tell()
+        self._report_news()
         return all(done)
 
     def close(self) -> None:
-        """Deliver what waits, close the sinks, and say what could not be delivered."""
+        """Deliver what waits, close the sinks, and report what could not be delivered."""
         deadline = time.monotonic() + self.drain_seconds
         for worker in self._workers.values():
             worker.begin_close()  # all together: one that hangs takes no time from the others
-        with contextlib.ExitStack() as stack:  # an interrupt while waiting must not lose rows
-            stack.callback(self._tell)
+        with contextlib.ExitStack() as stack:  # an interrupt while waiting must not lose records
+            stack.callback(self._report_news)
             if self.event_log is not None:
                 stack.callback(self.event_log.sync)
             for worker in self._workers.values():
@@ -201,7 +201,7 @@ class StatsLogger:
             return
         where = self.run_dir and self.run_dir / f"undelivered-{worker.sink.name}.jsonl"
         kept = f"they are in {where}" if where else "there is no run directory to keep them in"
-        self._note(worker.sink.name, f"did not take {lost} rows; {kept}")
+        self._note(worker.sink.name, f"did not take {lost} records; {kept}")
 
     def __enter__(self) -> "StatsLogger":
         return self

@@ -1,4 +1,4 @@
-"""Scores of runs, read from their event logs, and what can be said of their differences."""
+"""Scores of runs, read from their event logs, and the statistics of their differences."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ __all__ = ["ALL", "Comparison", "Evaluation", "compare_groups", "last_evaluation
 ALL = "all simulations"
 """Name of the row over several simulations, whose scores are scaled to 0..1 first."""
 MIN_RUNS, MIN_EPISODES = 3, 10
-"""Fewer say too little for an interval."""
+"""Fewer are not enough for an interval."""
 
 
 class Evaluation(NamedTuple):
@@ -43,26 +43,26 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found out about groups of runs."""
+    """The comparison of groups of runs."""
 
     unit: str
-    """What was drawn again: ``runs``, where every group has several, or ``episodes``."""
+    """What the bootstrap resamples: ``runs``, if every group has several, else ``episodes``."""
     simulations: list[str]
-    """Those that every run has scores of."""
+    """Simulations that every run has scores of."""
     left_out: list[str]
-    """Those that only some have."""
+    """Simulations that only some runs have."""
     estimates: dict[str, dict[str, Estimate]]
     """Simulation -> group -> interquartile mean."""
     improvements: dict[tuple[str, str], Estimate] = field(default_factory=dict)
     """(group, other group) -> how likely a score of the first is above one of the second."""
     best: str = ""
-    """The group with the highest lower bound; empty where there is not enough data."""
+    """The group with the highest lower bound; empty if there is not enough data."""
     missing: str = ""
-    """What is needed to say more."""
+    """Which data is missing, if there is not enough."""
 
 
 def last_evaluation(path: Path) -> Evaluation | None:
-    """The evaluation of the last epoch that a log tells of; None where there is none.
+    """The evaluation of the last epoch in a log; None if it has none.
 
     Epochs that were lost when a run was resumed do not count.
     """
@@ -79,10 +79,10 @@ def _evaluation(event: Event, path: Path) -> Evaluation:
     try:
         scores = payload["scores"]
         simulations = _numbers(scores.get("simulation_scores", scores))
-        told: Mapping[str, Any] = (
+        details: Mapping[str, Any] = (
             scores.get("episodes", {}) if "simulation_scores" in scores else {}
         )
-        episodes = {name: [float(x) for x in one["returns"]] for name, one in told.items()}
+        episodes = {name: [float(x) for x in one["returns"]] for name, one in details.items()}
         return Evaluation(int(payload["epoch"]), simulations, episodes)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise bad_line(path, f"event {event.sequence}", b"evaluation", error) from error
@@ -100,8 +100,8 @@ def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:
 def compare_groups(groups: Mapping[str, Sequence[Evaluation]], *, seed: int = 0) -> Comparison:
     """Compare groups of runs by the simulations that all of them have.
 
-    Where every group has several runs, runs are what is drawn again, so that intervals tell how another
-    training would end. Otherwise they are the episodes: intervals then tell of these policies only.
+    If every group has several runs, the bootstrap resamples runs, so that intervals show how another
+    training would end. Otherwise it resamples episodes: intervals then hold for these policies only.
     """
     runs = [run for members in groups.values() for run in members]
     names = list(dict.fromkeys(name for run in runs for name in run.scores))

@@ -1,4 +1,4 @@
-"""Runs as a statistics database tells of them, also those of other machines."""
+"""Runs in a statistics database, also those of other machines."""
 
 import math
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ def summaries_from_database(url: str, run: str | None = None) -> list[RunSummary
 
 
 def details_from_database(url: str, run_id: str) -> RunDetails:
-    """What a database has of the run of this id."""
+    """Details of the run of this id, from a database."""
     from metta.database import StatsReader
 
     with StatsReader(url) as reader:

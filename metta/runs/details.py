@@ -30,17 +30,17 @@ class Saved:
 
 @dataclass
 class Scores:
-    """What the last evaluation found."""
+    """The scores of the last evaluation."""
 
     epoch: int
     suite: str
-    """Empty where it has no name."""
+    """Empty if it has no name."""
     simulations: dict[str, float]
-    """A score that is no number is NaN."""
+    """A score that is not a finite number is NaN."""
 
     def to_dict(self) -> dict[str, Any]:
         """Scores by suite, category and simulation, as plain data."""
-        # as `EvalRewardSummary` does, with which torch would be loaded; a test compares them
+        # as `EvalRewardSummary` does, which would import torch; a test compares them
         members: dict[str, list[float]] = {}
         for name, score in self.simulations.items():
             members.setdefault(name.split("/", 1)[0], []).append(score)
@@ -56,18 +56,18 @@ class Scores:
 
 @dataclass
 class RunDetails:
-    """What is told of one run beyond its line in the list."""
+    """What is shown of one run beyond its line in the list."""
 
     last_heartbeat: float | None = None
     """Seconds since 1970."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """The last value of each; NaN where it was no number."""
+    """The last value of each; NaN if it was not finite."""
     scores: Scores | None = None
     policies: list[Saved] = field(default_factory=list)
     replays: list[Saved] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON knows it."""
+        """JSON-ready data."""
         return {
             "last_heartbeat": self.last_heartbeat,
             "metrics": {name: _plain(number) for name, number in self.metrics.items()},
@@ -77,7 +77,7 @@ class RunDetails:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people, `printable`; parts that are empty are left out."""
+        """Lines of text, `printable`; empty parts are left out."""
         yield from map(printable, self._raw_lines())
 
     def _raw_lines(self) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
 
 
 def details_from_log(path: Path) -> RunDetails:
-    """What an event log tells, as far as its lines can be read."""
+    """Details from an event log, as far as its lines can be read."""
     found = RunDetails()
     try:
         for event in stream_events(path, _READERS):

@@ -1,4 +1,4 @@
-"""What is inside a checkpoint or a policy file, read without building anything of it."""
+"""The content of a checkpoint or a policy file, read without building anything from it."""
 
 import math
 import os
@@ -33,7 +33,7 @@ _KNOWN = {"format", "format_version", "epoch", "agent_step", "metadata", "files"
 
 
 def inspect_named(name: str, output: Path, *, load: bool = False) -> dict[str, Any]:
-    """`inspect_thing` of what `find_thing` finds, anew where a trainer removes it meanwhile."""
+    """`inspect_thing` of what `find_thing` finds; repeated if a trainer removes it meanwhile."""
     return listing_anew(lambda: _find_and_inspect(name, output, load))
 
 
@@ -49,7 +49,7 @@ def _find_and_inspect(name: str, output: Path, load: bool) -> dict[str, Any]:
 def find_thing(name: str, output: Path) -> Path:
     """The checkpoint or policy file that a path, a URI, a run's name or ``run:best`` means.
 
-    Of a run, or a folder of checkpoints, it is the newest checkpoint, whatever state it is in.
+    For a run, or a folder of checkpoints, it is the newest checkpoint, even if it is damaged.
     """
     path = path_of(name)
     if not _exists(path) and _exists(output / name):
@@ -71,10 +71,10 @@ def _exists(path: Path) -> bool:
 
 
 def inspect_thing(path: Path, *, load: bool = False) -> dict[str, Any]:
-    """Everything that can be told of it, as plain data; ``problems`` lists what is wrong.
+    """Everything that is known about it, as plain data; ``problems`` lists what is wrong.
 
     Every file is compared with its checksum; with `load` all state is also read as a resuming run would.
-    What cannot be told of at all is a `CheckpointError`, `PolicyError` or `UnsafeFileError`.
+    What cannot be inspected at all is a `CheckpointError`, `PolicyError` or `UnsafeFileError`.
     """
     try:
         if path.is_dir():
@@ -134,7 +134,7 @@ def _contents(path: Path) -> dict[str, Any]:
     for name, part in tree.items():
         sizes = [math.prod(tensors.places[found].shape) for found in _tensors_in(part)]
         count, numbers = len(sizes), sum(sizes)
-        if name == "policy":  # its tensors have a file of their own
+        if name == "policy":  # its tensors have a separate file
             count, numbers = policy["num_tensors"], policy["num_numbers"]
         about_part = {"name": name, "version": part["version"], "tensors": count}
         components.append({**about_part, "numbers": numbers})

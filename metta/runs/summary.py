@@ -1,4 +1,4 @@
-"""How a run stands, read from the files it wrote."""
+"""The status of a run, read from the files it wrote."""
 
 import datetime
 import math
@@ -32,34 +32,34 @@ __all__ = [
 
 _OUTCOMES = ("done", "stopped", "failed")
 SILENT_SECONDS = 600.0
-"""A run on another host that wrote nothing for so long is not taken to be running."""
+"""A run on another host that wrote nothing for this long does not count as running."""
 _SCORE = re.compile(r"eval_.*/score")
 MAX_SCANNED_BYTES = 16 * 2**20
-"""Of an event log, from its end, in which the last score is looked for."""
+"""Bytes from the end of an event log in which the last score is searched."""
 _WHOLE_BYTES = 1 << 16
-"""From the end of an event log in which every line is read."""
+"""Bytes from the end of an event log in which every line is read."""
 _LOCKS = Path("/proc/locks")
 _LOCK = re.compile(r"^\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
-"""A lock that is held; those who wait for it have an arrow before the kind."""
+"""A lock that is held; lines of processes that wait for it have an arrow before the kind."""
 UNREADABLE = (
     MettaError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError,
 )  # fmt: skip
-"""What files that are not as metta writes them may raise."""
+"""Errors that files which metta did not write may raise."""
 
 
 @dataclass
 class RunSummary:
-    """How a run stands, as its files tell."""
+    """The status of a run."""
 
     name: str
     env: str
     status: str
-    """`running`, `done`, `stopped`, `failed`, `died` where it ended without a word, or `broken` where its
-    files cannot be read; of a database `silent` where it did not end and nothing came lately."""
+    """`running`, `done`, `stopped`, `failed`, `died` if it ended without logging that, or `broken` if its
+    files cannot be read; from a database also `silent`, if it did not end and logged nothing lately."""
     epoch: int
     agent_step: int
     total_timesteps: int
-    """0 where it is not known."""
+    """0 if it is not known."""
     reward: float | None
     """Mean return of the last 100 episodes."""
     score: float | None
@@ -68,7 +68,7 @@ class RunSummary:
     reason: str | None
     """Why it ended, or what is broken."""
     path: str
-    """Of its folder; of a database, its id there."""
+    """Of its folder; from a database, its id there."""
 
 
 def summarize(folder: Path) -> RunSummary:
@@ -102,8 +102,8 @@ def summarize(folder: Path) -> RunSummary:
 def _read_tail(file: Path, summary: RunSummary) -> dict[str, Any] | None:
     """Fill in the newest numbers; returns how the run ended, if it did.
 
-    Lines are read from the end until everything is known, at most `MAX_SCANNED_BYTES` of them. Rows that a
-    run took back when it continued from an earlier epoch do not count.
+    Lines are read from the end until everything is known, at most `MAX_SCANNED_BYTES` of them. Records
+    that a run took back when it continued from an earlier epoch do not count.
     """
     tail = _Tail()
     try:
@@ -133,7 +133,7 @@ class _Tail:
         self.error: EventLogError | None = None
         """The last line that cannot be read."""
         self._kept = math.inf
-        """Rows of later epochs were taken back."""
+        """Records of later epochs were taken back."""
         self._has_row = self._has_reward = self._has_score = self._has_end = False
 
     @property
@@ -141,7 +141,7 @@ class _Tail:
         return self._has_row and self._has_reward and self._has_score
 
     def wants(self, line: bytes) -> bool:
-        """Whether a line may say what is not known yet; other lines are not even parsed."""
+        """Whether a line may hold what is not known yet; other lines are not even parsed."""
         if b'"run_start"' in line or b'"rewind"' in line:
             return True
         if b'/score"' in line:
@@ -180,7 +180,7 @@ class _Tail:
 
 
 def last_score(metrics: Mapping[str, Any]) -> float | None:
-    """Mean of the categories' scores in a record of metrics; None where it has none."""
+    """Mean of the categories' scores in a record of metrics; None if it has none."""
     found = [_finite(v) for k, v in metrics.items() if _SCORE.fullmatch(k)]
     scores = [score for score in found if score is not None]
     return sum(scores) / len(scores) if scores else None
@@ -210,12 +210,12 @@ def _updated(folder: Path) -> str:
 
 
 def seconds_since(moment: float) -> float:
-    """How long ago something was, perhaps by another computer's clock; never negative."""
+    """Seconds since a time, perhaps of another computer's clock; never negative."""
     return max(time.time() - moment, 0.0)
 
 
 def shown_time(seconds: float) -> str:
-    """A moment, given in seconds since 1970, as people here write it; ``-`` where no calendar has it."""
+    """A time, given in seconds since 1970, in the local format; ``-`` if it is out of range."""
     try:
         moment = datetime.datetime.fromtimestamp(seconds)
     except (OverflowError, ValueError, OSError):
@@ -224,13 +224,13 @@ def shown_time(seconds: float) -> str:
 
 
 def _is_at_work(folder: Path) -> bool:
-    """Whether the process that took the run's lock still lives and has it; the lock is left alone."""
+    """Whether the process that took the run's lock is alive and holds it; does not touch the lock."""
     file = folder / "run.lock"
     try:
         about = read_json(file)
         pid = int(about["pid"])
         if about["host"] != socket.gethostname():
-            # nobody can ask for its processes from here
+            # its processes cannot be queried from here
             return seconds_since((folder / "events.jsonl").stat().st_mtime) < SILENT_SECONDS
         return _is_alive(pid) and _is_locked(file, pid) is not False
     except (UnsafeFileError, OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -248,7 +248,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _is_locked(file: Path, pid: int) -> bool | None:
-    """Whether anybody holds the lock; None where the system does not tell."""
+    """Whether a process holds the lock; None if the operating system does not report it."""
     about = file.stat()
     try:
         locks = _LOCK.findall(_LOCKS.read_text())
@@ -256,7 +256,7 @@ def _is_locked(file: Path, pid: int) -> bool | None:
         return None
     device = os.major(about.st_dev), os.minor(about.st_dev)
     for holder, major, minor, inode in locks:
-        # some file systems, as btrfs, show another device here than to `stat`
+        # some file systems, such as btrfs, show another device here than `stat`
         is_there = (int(major, 16), int(minor, 16)) == device or int(holder) == pid
         if int(inode) == about.st_ino and is_there:
             return True

@@ -33,7 +33,7 @@ __all__ = [
     "write_checkpoint",
 ]
 
-__getattr__, __dir__ = lazy_exports(  # who reads a rollout needs no environments
+__getattr__, __dir__ = lazy_exports(  # reading a rollout needs no environments
     __name__,
     {
         "Checkpoint": "metta.store.checkpoints.files",

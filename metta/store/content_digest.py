@@ -1,4 +1,4 @@
-"""Tensor files with a manifest, and one digest over all that they say.
+"""Tensor files with a manifest, and one digest over their content.
 
 That is the manifest, and each tensor's name, type, shape and bytes.
 """
@@ -30,8 +30,8 @@ _BLOCK = 2**20
 def save_with_manifest(
     path: str | os.PathLike[str], tensors: dict[str, Tensor], manifest: Mapping[str, Any]
 ) -> Path:
-    """Write tensors and a manifest with their digest atomically; ValueError where a file takes them not."""
-    about = parse_json(json.dumps(manifest), allow_nan=True)  # what will be read is what counts
+    """Write tensors and a manifest with their digest atomically; ValueError if they cannot be saved."""
+    about = parse_json(json.dumps(manifest), allow_nan=True)  # the digest covers what will be read
     about[CONTENT_KEY] = sha256_of_tensors(about, tensors)
     metadata = {"manifest": json.dumps(about)}
     return atomic_write(
@@ -40,7 +40,7 @@ def save_with_manifest(
 
 
 def sha256_of_tensors(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Digest of contiguous tensors on the host; ValueError where one has a type that files do not take."""
+    """Digest of contiguous tensors on the host; ValueError if one has a type that cannot be saved."""
     digest = hashlib.sha256(_canonical(manifest))
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -52,9 +52,9 @@ def sha256_of_tensors(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]
 
 
 def verify_content(opened: OpenTensors, manifest: Mapping[str, Any]) -> None:
-    """`UnsafeFileError` where a file's bytes are not those its manifest was written with.
+    """`UnsafeFileError` if a file's bytes are not those its manifest was written with.
 
-    The file is read block by block, not into memory. Files of old versions carry no digest to compare.
+    The file is read block by block, not into memory. Files of old versions have no digest to compare.
     """
     if CONTENT_KEY not in manifest:
         return

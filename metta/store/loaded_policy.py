@@ -1,4 +1,4 @@
-"""`load_policy`: a saved policy that acts, with nothing but its file."""
+"""`load_policy`: a saved policy that acts, from its file alone."""
 
 import os
 from typing import Any, overload
@@ -30,12 +30,12 @@ def load_policy(
     sha256: str | None = None,
     runs: str | os.PathLike[str] = "runs",
 ) -> "LoadedPolicy":
-    """A saved policy that acts; neither an environment nor a run is needed beside its file.
+    """A saved policy that acts; needs only its file, no environment and no run.
 
         agent = metta.load_policy("first:best")      # or a path, file://..., first:latest, first:v120
         action = agent.act(observation)
 
-    A network of your own is passed as `policy`; metta's own are rebuilt. `sha256` pins the file.
+    Pass your own network as `policy`; metta's networks are rebuilt. `sha256` pins the file.
     """
     record = PolicyStore(runs).load(uri, policy=policy, sha256=sha256)
     assert record.policy is not None, "load gives the policy"
@@ -51,8 +51,8 @@ class LoadedPolicy:
         agent.reset()                                     # an episode begins
         action = agent.act(observation)                   # as env.step takes it
 
-    Samples are drawn from a stream of this object alone, the same after each `load_policy`; `reset` with a
-    seed begins another. The global generators are never used.
+    Actions are drawn from this object's own random stream, the same after each `load_policy`; `reset` with
+    a seed begins another. The global generators are never used.
     """
 
     def __init__(self, record: PolicyRecord) -> None:
@@ -87,7 +87,7 @@ class LoadedPolicy:
             self.seed, self._step = seed, 0
 
     def initial_state(self, num_rows: int = 1) -> State:
-        """A state to pass to `act`, of rows that have seen nothing."""
+        """A state to pass to `act` before the first observation."""
         return self.policy.initial_state(num_rows)
 
     @overload
@@ -126,10 +126,10 @@ class LoadedPolicy:
     ) -> Any:
         """The action for one observation, or actions ``[n, ...]`` of a batch, as environments take them.
 
-        `obs` is what the environment gives, nested as its space is. `starts` ``[n]`` marks rows in which an
-        episode begins. Without `state` a recurrent policy remembers by itself until `reset`; with one,
-        nothing is remembered and the result is (action, next state). `greedy` takes the most likely action.
-        A mask inside the observation counts where `action_mask` is not given.
+        `obs` is what the environment returns, nested as its space is. `starts` ``[n]`` marks rows in which
+        an episode begins. Without `state`, this object keeps a recurrent policy's state until `reset`; with
+        one, it keeps nothing and returns (action, next state). `greedy` takes the most likely action. A
+        mask inside the observation is used if `action_mask` is not given.
         """
         leaves, num_rows, is_one = self._leaves(obs)
         before, begins = self._before(state, starts, num_rows)
@@ -143,7 +143,7 @@ class LoadedPolicy:
             params, action = found["dist_params"], found["action"]
             if bool(params.isnan().any()):
                 raise NonFiniteError(
-                    "the policy gives NaN for this observation; see whether it holds NaN or infinity"
+                    "the policy gives NaN for this observation; check whether it holds NaN or infinity"
                 )
             if greedy:
                 legal = None if mask is None else torch.from_numpy(mask).to(params.device)
@@ -183,7 +183,7 @@ class LoadedPolicy:
             return self.policy.initial_state(num_rows), np.ones(num_rows, bool)
         if self.policy.is_recurrent and num_rows != self._num_rows:
             raise PolicyError(
-                f"{num_rows} observations follow {self._num_rows}; call reset() where other episodes "
+                f"{num_rows} observations follow {self._num_rows}; call reset() when other episodes "
                 "begin, or pass state="
             )
         return self._state, begins
@@ -199,7 +199,7 @@ class LoadedPolicy:
         return {name: part.to(self.policy.device) for name, part in state.items()}
 
     def _mask(self, obs: Any, given: Any, num_rows: int, is_one: bool) -> np.ndarray | None:
-        """Legal actions ``[n, M]``, given or inside the observation; None where all are legal."""
+        """Legal actions ``[n, M]``, given or inside the observation; None if all are legal."""
         spec = self.policy.obs_spec
         if given is None and spec.mask_path is not None:
             given = spec.mask_of(obs)

@@ -1,4 +1,4 @@
-"""Turning a pickle that someone trusts into a safetensors file, in a process of its own."""
+"""Converts a trusted pickle to a safetensors file, in a separate process."""
 
 import os
 import shutil
@@ -21,8 +21,8 @@ def convert_pickle(
 ) -> TensorFile:
     """Write the tensors of a `torch.save` file as safetensors, named by their path, e.g. ``layer.0.bias``.
 
-    `part` takes one entry of the file, e.g. ``model_state_dict``. Whatever is not tensors is an
-    `UnsafeFileError`, and so is what the restricted unpickler of torch refuses: nothing is read without it.
+    `part` selects one entry of the file, e.g. ``model_state_dict``. Anything but tensors is an
+    `UnsafeFileError`, and so is what torch's restricted unpickler refuses: nothing is read without it.
     """
     command = [sys.executable, "-I", "-m", "metta.store.unpickling", *([part] if part else [])]
     with (
@@ -40,10 +40,10 @@ def convert_pickle(
             except subprocess.TimeoutExpired as error:
                 raise _refused(source, f"it took more than {_SECONDS} seconds") from error
         if ended.returncode:
-            said = ended.stderr.decode(errors="replace").strip().splitlines()
+            lines = ended.stderr.decode(errors="replace").strip().splitlines()
             by_signal = f"its process ended by signal {-ended.returncode}"
-            raise _refused(source, by_signal if ended.returncode < 0 or not said else said[-1])
-        found = check_tensor_file(converted)  # what comes from such a process is not trusted either
+            raise _refused(source, by_signal if ended.returncode < 0 or not lines else lines[-1])
+        found = check_tensor_file(converted)  # the output of such a process is not trusted either
         atomic_write(target, lambda place: shutil.copyfile(converted, place))
     return found
 

@@ -39,14 +39,14 @@ _SELECTOR = re.compile(rf"(?P<run>{NAME.pattern}):(?P<which>latest|best|v[0-9]{{
 
 
 class PolicyStore:
-    """Policies in a folder: files of their own, and those inside checkpoints.
+    """Policies in a folder: separate files, and those inside checkpoints.
 
         store = PolicyStore("runs/cartpole/checkpoints")
         record = store.save(policy, "cartpole", epoch=120, agent_step=61_440, metadata={"score": 1.0})
         record = store.load(record.uri, env="CartPole-v1")       # record.policy acts
 
     A policy is named by ``file://...``, by a path (of a policy file, a checkpoint, a folder of
-    checkpoints or a run), by ``wandb://entity/project/artifact:version``, or, where `root` is a folder of
+    checkpoints or a run), by ``wandb://entity/project/artifact:version``, or, if `root` is a folder of
     runs, by ``run:latest``, ``run:best`` or ``run:v120`` (its epoch).
     """
 
@@ -86,7 +86,7 @@ class PolicyStore:
         return self.survey()[0]
 
     def survey(self) -> tuple[Sequence[PolicyRecord], Sequence[Path]]:
-        """What `list` gives, and the folders of checkpoints that cannot be read."""
+        """What `list` returns, and the folders of checkpoints that cannot be read."""
         found, unreadable = survey_checkpoints(self.root)
         records = [record_of_checkpoint(one) for one in with_late_scores(self.root, found)]
         for path in sorted(self.root.glob(f"*{_SUFFIX}")):
@@ -98,11 +98,11 @@ class PolicyStore:
         return records, unreadable
 
     def latest(self) -> PolicyRecord | None:
-        """The record of the last epoch, or None where there is none."""
+        """The record of the last epoch, or None if there is none."""
         return next(reversed(self.list()), None)
 
     def best(self) -> PolicyRecord | None:
-        """The record with the highest `score` in its metadata; None where nothing was scored."""
+        """The record with the highest `score` in its metadata; None if nothing was scored."""
         return best_of(self.list())
 
     def top(self, count: int) -> Sequence[PolicyRecord]:
@@ -121,14 +121,12 @@ class PolicyStore:
     def hold(
         self, uri: str | os.PathLike[str], *, sha256: str | None = None
     ) -> Iterator[HeldPolicy]:
-        """Find a policy, and hold its file open: it can be read to the end also where a trainer removes it.
+        """Find a policy, and hold its file open: it can be read to the end even if a trainer removes it.
 
-        Where it vanishes between listing and opening, the folder is listed anew.
+        If it vanishes between listing and opening, the folder is listed again.
         """
         place = self._place(str(uri))
-        stack = (
-            ExitStack()
-        )  # closed without the error of the body, which says nothing about the file
+        stack = ExitStack()  # closed without the error of the body, which is not about the file
         try:
             yield listing_anew(lambda: _opened(place.find(), sha256, stack))
         finally:
@@ -145,8 +143,8 @@ class PolicyStore:
         """The record with its policy, rebuilt or put into `policy`.
 
         `env` is anything that has or makes spaces: an id, an environment, a `VecEnv`; without it, those in
-        the file are taken. Built-in agents are rebuilt from the settings in the file; a module of your own
-        is passed as `policy`. `sha256` pins the policy's file, as for `find`.
+        the file are taken. Built-in agents are rebuilt from the settings in the file; pass your own
+        module as `policy`. `sha256` pins the policy's file, as for `find`.
         """
         with self.hold(uri, sha256=sha256) as held:
             return held.load(env, policy)
@@ -180,10 +178,10 @@ class PolicyStore:
 
 
 class _Place(NamedTuple):
-    """Where a policy is looked for, as often as it takes."""
+    """Where a policy is searched, possibly several times."""
 
     uri: str
-    """As it was asked for."""
+    """As the caller gave it."""
     path: Path
     """A policy's file, a checkpoint, or a folder of either."""
     which: str = "latest"
@@ -193,7 +191,7 @@ class _Place(NamedTuple):
         """A policy's file or a checkpoint."""
         if not self.path.is_dir() or _is_checkpoint(self.path):
             return self.path
-        try:  # a run from others may hold links
+        try:  # an untrusted run may hold links
             found = path_of(_selected(store_in(self.path), self.uri, self.which).uri)
             safe_join(self.path, os.path.relpath(_file_in(found), self.path))
         except UnsafeFileError as error:
@@ -202,7 +200,7 @@ class _Place(NamedTuple):
 
 
 def _opened(path: Path, sha256: str | None, stack: ExitStack) -> HeldPolicy:
-    """What a place holds, verified and held open by `stack`."""
+    """What a path holds, verified and held open by `stack`."""
     with reading(path):
         if _is_checkpoint(path) or (path.name == POLICY_FILE and _is_checkpoint(path.parent)):
             folder = path.parent if path.name == POLICY_FILE else path
@@ -225,7 +223,9 @@ def record_of_checkpoint(entry: CheckpointEntry) -> PolicyRecord:
 def _record_of_file(path: Path, manifest: Mapping[str, Any]) -> PolicyRecord:
     metadata = manifest["metadata"]
     name = str(metadata.get("name") or path.stem)
-    counts = [metadata.get(key) for key in ("epoch", "agent_step")]  # a file of one's own has none
+    counts = [
+        metadata.get(key) for key in ("epoch", "agent_step")
+    ]  # a file written by `save_policy` may have none
     epoch, agent_step = (count if isinstance(count, int) else 0 for count in counts)
     return PolicyRecord(plain_path(path).as_uri(), name, epoch, agent_step, metadata)
 
@@ -251,7 +251,7 @@ def _selected(store: PolicyStore, uri: str, which: str) -> PolicyRecord:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """By a manifest, or where it is gone by the name."""
+    """Whether a folder is a checkpoint, by its manifest or, without one, by its name."""
     return os.path.lexists(path / MANIFEST_FILE) or path in checkpoint_folders(path.parent)
 
 

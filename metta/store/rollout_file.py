@@ -25,7 +25,7 @@ def save_rollout(path: str | os.PathLike[str], data: Mapping[str, Tensor]) -> Pa
     """Write a rollout atomically; a crash leaves the old file or the new one.
 
     The manifest (policy and config hashes, environment, seed, versions) is the one that
-    `PPOTrainer.collect_rollouts` attached; columns of one's own making are saved without one.
+    `PPOTrainer.collect_rollouts` attached; your own columns are saved without one.
 
         save_rollout("experience.safetensors", trainer.collect_rollouts(128))
     """
@@ -44,9 +44,9 @@ def save_rollout(path: str | os.PathLike[str], data: Mapping[str, Tensor]) -> Pa
 
 
 def load_rollout(path: str | os.PathLike[str]) -> Rollout:
-    """A rollout from a file, its tensors mapped from disk and taken into memory when they are used.
+    """A rollout from a file; its tensors are memory-mapped and loaded when they are used.
 
-    The file is read through once, block by block, to see that it is as it was written.
+    The file is read once, block by block, to check that it is as it was written.
     """
     source = Path(path)
     if not source.is_file():

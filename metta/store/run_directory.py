@@ -1,4 +1,4 @@
-"""Where everything of a run lies, and who is at work there."""
+"""The layout of a run's folder, and its lock."""
 
 import contextlib
 import datetime
@@ -26,12 +26,12 @@ _WRITTEN_FILES = (
     "learning_curve.png", "run.lock",
 )  # fmt: skip
 _KINDS = {**dict.fromkeys(_WRITTEN_FOLDERS, True), **dict.fromkeys(_WRITTEN_FILES, False)}
-"""What lies in a run under metta's names, and whether it is a folder."""
+"""metta's files and folders in a run, and whether each is a folder."""
 _ABOUT_TEXTS = ("id", "name", "checkpoint_dir", "replay_dir", "own_environment", "own_policy")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""How file systems without locks answer."""
+"""Errors of file systems without locks."""
 _NOT_ALLOWED = "you may not do that there: change its permissions, or choose another place"
-_IN_THE_WAY = "move away what lies in that place, or choose another one"
+_IN_THE_WAY = "move away what is in that place, or choose another one"
 _TOO_MANY_FILES = "too many files are open: raise the limit (ulimit -n), or use fewer workers"
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space, or choose a place on another disk",
@@ -50,7 +50,7 @@ _ADVICE = {
     errno.ENFILE: _TOO_MANY_FILES,
     errno.ENOMEM: "free memory",
 }
-"""What helps against an error of the system, whichever file it is about."""
+"""Advice for errors of the operating system, for any file."""
 
 
 class RunDirectory:
@@ -85,7 +85,7 @@ class RunDirectory:
 
     @property
     def about_file(self) -> Path:
-        """What the settings do not say: where checkpoints are, and which parts are the user's own."""
+        """What the settings do not hold: where checkpoints are, and which parts are the user's own."""
         return self._inside("run.json")
 
     @property
@@ -95,12 +95,12 @@ class RunDirectory:
 
     @property
     def metrics_file(self) -> Path:
-        """One row of numbers per report."""
+        """One line per record."""
         return self._inside("metrics.csv")
 
     @property
     def evaluations_file(self) -> Path:
-        """One row of scores per evaluation in the background."""
+        """One line of scores per evaluation in the background."""
         return self._inside("evaluations.csv")
 
     @property
@@ -130,11 +130,11 @@ class RunDirectory:
 
     @property
     def lock_file(self) -> Path:
-        """Held open by the trainer at work; it stays behind, and means nothing unless it is locked."""
+        """Held open by the running trainer; it remains afterwards, and means nothing unless locked."""
         return self._inside("run.lock")
 
     def about(self) -> dict[str, Any]:
-        """What `about_file` says; empty where there is none, `ConfigError` where it cannot be used."""
+        """The content of `about_file`; empty without a file, `ConfigError` if it cannot be used."""
         file = self.about_file
         if not os.path.lexists(file):
             return {}
@@ -154,17 +154,17 @@ class RunDirectory:
         return found
 
     def place(self, kind: str, advice: Callable[[str], str] | None = None) -> Path:
-        """Where the run keeps its ``checkpoint_dir`` or ``replay_dir``: the folder it names, or the usual.
+        """The run's ``checkpoint_dir`` or ``replay_dir``: the folder that it names, or the default.
 
         A folder outside of the run is a `ConfigError` with `advice` on how to name it: the files of a run
-        may be those of others, and do not decide where metta reads, writes and removes.
+        are untrusted, and do not decide where metta reads, writes and removes.
         """
         usual = {"checkpoint_dir": self.checkpoint_dir, "replay_dir": self.replay_dir}[kind]
         named = self.about().get(kind)
         if named is None:
             return usual
         try:
-            folder: Path = self.path / named  # or `named` alone, where it is absolute
+            folder: Path = self.path / named  # or `named` alone, if it is absolute
             if folder.resolve().is_relative_to(self.path.resolve()):
                 return folder
         except (OSError, RuntimeError, ValueError) as error:
@@ -176,12 +176,12 @@ class RunDirectory:
         )
 
     def _inside(self, name: str) -> Path:
-        """A file or folder of the run; `UnsafeFileError` where a link leads out of it."""
+        """A file or folder of the run; `UnsafeFileError` if a link leads out of it."""
         return safe_join(self.path, name)
 
     def _unusable(self, why: str) -> str:
         return (
-            f"{str(self.about_file)!r} cannot be used: {why}; restore it from a copy, or remove it where "
+            f"{str(self.about_file)!r} cannot be used: {why}; restore it from a copy, or remove it if "
             "the run has its checkpoints in the usual place"
         )
 
@@ -195,11 +195,11 @@ class RunDirectory:
             self.release()
 
     def acquire(self) -> None:
-        """Create the folder, for its owner's eyes only, and take its lock.
+        """Create the folder, readable by its owner only, and take its lock.
 
-        A folder that exists keeps its permissions. Raises `RunLockedError` where another trainer holds
-        it, `ConfigError` where it cannot be written, and `UnsafeFileError` where a part of it is a link
-        that leads out of it.
+        A folder that exists keeps its permissions. Raises `RunLockedError` if another trainer holds it,
+        `ConfigError` if it cannot be written, and `UnsafeFileError` if a part of it is a link that leads
+        out of it.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -225,7 +225,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def setting_up(self) -> Iterator[None]:
-        """Turn an `OSError` of whatever a run needs to begin into a `ConfigError` that says what to do."""
+        """Turn an `OSError` while a run is set up into a `ConfigError` that says what to do."""
         try:
             yield
         except OSError as error:
@@ -234,17 +234,17 @@ class RunDirectory:
             ) from error
 
     def release(self) -> None:
-        """Let others have the run; may be called more than once."""
+        """Release the lock; may be called more than once."""
         if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # also where a forked child holds it open
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # even if a forked child holds it open
             os.close(self._descriptor)
             self._descriptor = None
 
     def _refuse_links(self) -> None:
-        """A run from others must not make us write, cut or remove files elsewhere, or wait for ever."""
+        """An untrusted run must not make metta write, cut or remove files elsewhere, or wait forever."""
         for path in self.path.iterdir():
             self._inside(path.name)
-            # a link may lead nowhere: that to an old checkpoint, for one
+            # a link may be broken, e.g. that to an old checkpoint
             is_strange = not (path.is_symlink() or path.is_file() or path.is_dir())
             if (is_strange and os.path.lexists(path)) or (
                 path.name in _KINDS and path.is_dir() is not _KINDS[path.name]
@@ -260,7 +260,7 @@ class RunDirectory:
                         self._inside(str(found.relative_to(self.path)))
 
     def _sign(self, descriptor: int) -> None:
-        """Say in the lock file who holds it."""
+        """Write into the lock file who holds it."""
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         about = {"pid": os.getpid(), "started": started, "host": socket.gethostname()}
         try:
@@ -274,7 +274,7 @@ class RunDirectory:
             about = read_json(self.lock_file, max_bytes=_MAX_LOCK_BYTES)
             return f"process {about['pid']} on {about['host']}, since {about['started']}"
         except (UnsafeFileError, KeyError, TypeError):
-            return "it has only just begun and did not say yet who it is"
+            return "it has only just begun and has not written its process id yet"
 
     def _try_to_write(self) -> None:
         probe = self.path / f".tmp-{uuid.uuid4().hex}-probe"
@@ -299,6 +299,6 @@ class RunDirectory:
 
 
 def _described(error: OSError) -> str:
-    """In the words of the system, which name the file, and what helps."""
-    advice = _ADVICE.get(error.errno or 0, "mend that, and start the run again")
+    """The message of the operating system, which names the file, and advice."""
+    advice = _ADVICE.get(error.errno or 0, "fix that, and start the run again")
     return f"{str(error) or type(error).__name__}; {advice}"

@@ -1,4 +1,4 @@
-"""Tensors of files from others: headers are measured before anything is taken in, and nothing is run."""
+"""Tensors of untrusted files: headers are checked before memory is allocated, and no code is run."""
 
 import math
 import os
@@ -37,12 +37,12 @@ DTYPES = {
     "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
     "BOOL": torch.bool,
 }  # fmt: skip
-"""Types of tensors that are read and written, in the words of the format."""
+"""Types of tensors that are read and written, by their names in the format."""
 _METADATA = "__metadata__"
 
 
 class TensorPlace(NamedTuple):
-    """Type and shape of a tensor, and between which bytes of its file it lies."""
+    """Type and shape of a tensor, and where it is in its file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -65,7 +65,7 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class OpenTensors:
-    """A safetensors file that is held open: all is read of the same file, also when its name is gone."""
+    """A safetensors file that is held open: all reads are from the same file, even if it is removed."""
 
     path: str
     announced: TensorFile
@@ -77,7 +77,7 @@ class OpenTensors:
         return sha256_in(self.stream)
 
     def load(self) -> dict[str, Tensor]:
-        """All tensors, in memory of their own."""
+        """Copies of all tensors."""
         available = psutil.virtual_memory().available
         if self.announced.data_bytes > available:
             raise UnsafeFileError(
@@ -110,9 +110,9 @@ def _read_tensor(stream: BufferedReader, place: TensorPlace) -> Tensor:
 def open_tensors(
     path: str | os.PathLike[str], *, follow_symlink: bool = True
 ) -> Iterator[OpenTensors]:
-    """Open a safetensors file that is sound, by its header; nothing is allocated for its tensors.
+    """Open a safetensors file after checking its header; nothing is allocated for its tensors.
 
-    The header must be within the limits, and its tensors of known types and lie end to end in the data.
+    The header must be within the limits, and its tensors must be of known types and lie end to end.
     """
     with open_regular(path, follow_symlink=follow_symlink) as (stream, size):
         refuse_code(path, stream, size)
@@ -127,7 +127,7 @@ def open_tensors(
 
 
 def check_tensor_file(path: str | os.PathLike[str], *, follow_symlink: bool = True) -> TensorFile:
-    """See that a safetensors file is sound, by its header alone; see `open_tensors`."""
+    """Check the header of a safetensors file; see `open_tensors`."""
     with open_tensors(path, follow_symlink=follow_symlink) as opened:
         return opened.announced
 
@@ -135,7 +135,7 @@ def check_tensor_file(path: str | os.PathLike[str], *, follow_symlink: bool = Tr
 def read_tensors(
     path: str | os.PathLike[str], *, follow_symlink: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors of a checked safetensors file, in memory of their own, and the metadata beside them."""
+    """Copies of the tensors of a checked safetensors file, and its metadata."""
     with open_tensors(path, follow_symlink=follow_symlink) as opened:
         return opened.load(), opened.announced.metadata
 
@@ -145,7 +145,7 @@ def refuse_false_booleans(path: str | os.PathLike[str], tensors: dict[str, Tenso
     for name, tensor in tensors.items():
         if tensor.dtype is torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
             raise UnsafeFileError(
-                f"{os.fspath(path)!r} is damaged: {brief(name)} holds bytes that are no booleans"
+                f"{os.fspath(path)!r} is damaged: {brief(name)} holds bytes that are not booleans"
             )
 
 

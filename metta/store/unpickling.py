@@ -1,8 +1,8 @@
-"""The inside of `metta convert`: a process of its own that turns a pickle of tensors into safetensors.
+"""The separate process of `metta convert` that turns a pickle of tensors into safetensors.
 
 It reads the pickle from its standard input and writes safetensors to its standard output. This is the
-only place of metta that unpickles a file, and it does so under torch's restricted unpickler, with bounded
-memory, time and output, and without a network where the kernel allows to leave it.
+only place of metta that unpickles a file, and it does so with torch's restricted unpickler, with bounded
+memory, time and output, and without network access if the kernel allows that.
 """
 
 import ctypes
@@ -30,8 +30,8 @@ _MAX_TENSORS = 20_000
 
 
 def main(part: str = "") -> int:
-    """Convert standard input to standard output; returns the exit code, and tells errors on stderr."""
-    _leave_network()  # before torch starts threads: the kernel asks for a single one
+    """Convert standard input to standard output; returns the exit code, and prints errors to stderr."""
+    _leave_network()  # before torch starts threads: the kernel requires a single one
     import safetensors.torch
     import torch
 
@@ -50,7 +50,7 @@ def main(part: str = "") -> int:
 
 
 def flatten(tree: Any) -> dict[str, "Tensor"]:
-    """Every tensor of nested mappings and sequences, with dotted names and memory of its own."""
+    """Copies of all tensors of nested mappings and sequences, with dotted names."""
     import torch
 
     found: dict[str, Tensor] = {}
@@ -58,8 +58,8 @@ def flatten(tree: Any) -> dict[str, "Tensor"]:
         name = ".".join(map(str, path)) or "tensor"
         if not isinstance(leaf, torch.Tensor):
             raise UnsafeFileError(
-                f"{name if path else 'its content'!r} is no tensor, but of the type "
-                f"{type(leaf).__name__}; where only a part of the file is tensors, name it: --part NAME"
+                f"{name if path else 'its content'!r} is not a tensor, but of the type "
+                f"{type(leaf).__name__}; if only a part of the file is tensors, name it: --part NAME"
             )
         if name in found:
             raise UnsafeFileError(f"two of its tensors would be called {name!r}")
@@ -119,7 +119,7 @@ def _limit(size: int) -> None:
 
 
 def _leave_network() -> bool:
-    """Into a network of one's own, which is empty; False where the kernel forbids it."""
+    """Move this process into an empty network namespace; False if the kernel forbids it."""
     return bool(ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET) == 0)
 
 

@@ -1,4 +1,4 @@
-"""Policies that are artifacts of Weights & Biases: downloaded into a cache, as files of strangers."""
+"""Policies that are artifacts of Weights & Biases: downloaded into a cache, as untrusted files."""
 
 import os
 import re
@@ -25,15 +25,15 @@ _SECONDS = 30
 """How long the server may take for an answer."""
 _SCHEME = "wandb://"
 _VERSION = re.compile(r"v[0-9]{1,15}")
-"""Names one content for good; an alias may move."""
+"""A version has fixed content; an alias may move."""
 _WHAT_TO_DO = (
-    "see whether the network and the name are right, run `wandb login` or set WANDB_API_KEY, or download "
+    "check the network and the name, run `wandb login` or set WANDB_API_KEY, or download "
     "the file yourself and give its path"
 )
 
 
 class ArtifactApi(Protocol):
-    """What metta uses of ``wandb.Api``."""
+    """The part of ``wandb.Api`` that metta uses."""
 
     def artifact(self, name: str) -> Any:
         """An artifact with `version`, `manifest.entries` and `get_entry(name).download(folder)`."""
@@ -56,9 +56,9 @@ def download_policy(
 ) -> Path:
     """The policy file of ``wandb://entity/project/artifact:version``, in a folder of this machine.
 
-    A version such as ``v3`` is asked for once, an alias such as ``latest`` each time. One file is taken, as
-    `CheckpointHook` uploads it; it must be a policy as metta writes it, of up to `MAX_BYTES`. Needs the
-    extra `wandb`; without network or login it is a `PolicyError`.
+    A version such as ``v3`` is downloaded once, an alias such as ``latest`` is looked up each time. One
+    file is downloaded; it must be a policy file of metta, of up to `MAX_BYTES`, as `CheckpointHook` uploads
+    it. Needs the extra `wandb`; without network or login it is a `PolicyError`.
     """
     address = _parse(uri)
     root = cache_root() / "wandb" if cache is None else Path(cache)
@@ -84,7 +84,7 @@ def download_policy(
 
 
 def open_api() -> ArtifactApi:
-    """The service's own; extra `wandb`."""
+    """The real ``wandb.Api``; extra `wandb`."""
     try:
         import wandb  # an extra, and slow to import
     except ImportError as error:
@@ -98,7 +98,7 @@ def _parse(uri: str) -> _Address:
     parts = path.split("/")
     if len(parts) not in (2, 3) or not all(map(NAME.fullmatch, [*parts, version])):
         raise PolicyError(
-            f"{uri[:200]!r} is no artifact; write wandb://entity/project/artifact:version, e.g. "
+            f"{uri[:200]!r} is not an artifact; write wandb://entity/project/artifact:version, e.g. "
             "wandb://me/metta/policy-1a2b:latest"
         )
     return _Address(tuple(parts[:-1]), parts[-1], version)
@@ -109,7 +109,7 @@ def _place(root: Path, address: _Address, version: str) -> Path:
 
 
 def _file_in(uri: str, entries: Mapping[str, Any]) -> str:
-    """The name of the one policy file of an artifact; what it is called never decides where it goes."""
+    """The name of the one policy file of an artifact; it never decides where the file is stored."""
     named = [name for name in entries if name.endswith(".safetensors")]
     name = POLICY_FILE if POLICY_FILE in entries else named[0] if len(named) == 1 else None
     if name is None:
@@ -118,7 +118,7 @@ def _file_in(uri: str, entries: Mapping[str, Any]) -> str:
             "safetensors file: metta reads no pickles"
         )
     if not NAME.fullmatch(name):
-        raise PolicyError(f"{uri!r} has the file {brief(name)}, which is no plain name")
+        raise PolicyError(f"{uri!r} has the file {brief(name)}, which is not a plain name")
     size, reference = getattr(entries[name], "size", None), getattr(entries[name], "ref", None)
     if reference is not None:
         raise PolicyError(
@@ -130,7 +130,7 @@ def _file_in(uri: str, entries: Mapping[str, Any]) -> str:
 
 
 def _fetch(uri: str, artifact: Any, name: str, target: Path) -> None:
-    """Download a file beside its place, see that it is a policy, and only then give it its name."""
+    """Download a file under a temporary name, check that it is a policy, and only then rename it."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tmp-") as folder:
         with _service_errors(uri):
             artifact.get_entry(name).download(folder)
@@ -141,14 +141,14 @@ def _fetch(uri: str, artifact: Any, name: str, target: Path) -> None:
                     raise UnsafeFileError(f"it has {size} bytes; up to {MAX_BYTES} are taken")
         except UnsafeFileError as error:
             raise PolicyError(f"{uri!r} is not used: {error}") from error
-        read_policy_manifest(file)  # refuses pickles, and what is no policy of metta
+        read_policy_manifest(file)  # refuses pickles, and files that are not policies of metta
         make_durable(file)
         rename(file, target)
 
 
 @contextmanager
 def _service_errors(uri: str) -> Iterator[None]:
-    """Tell of the service's failures as metta's own, with what can be done."""
+    """Raise the service's failures as metta's errors, with advice."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""For tests of set-ups built on metta: misbehaving environments, digests to compare, certificates."""
+"""Tools to test set-ups built on metta: faulty environments, digests to compare, certificates."""
 
 from typing import TYPE_CHECKING
 

@@ -35,7 +35,7 @@ _HELD_SECONDS = 60.0
 
 @dataclass
 class Certificate:
-    """What came of it."""
+    """The result of `certify`."""
 
     support: str
     """How environments are restored, and what a resumed run is like."""
@@ -57,7 +57,7 @@ class Certificate:
 def certify(
     config: TrainingConfig, *, epochs: int = 6, kills: int = 3, seed: int = 0
 ) -> Certificate:
-    """Train a shortened run three times, in processes of their own, and kill the third `kills` times.
+    """Train a shortened run three times, in separate processes, and kill the third `kills` times.
 
     The first two must be equal, or the set-up is not reproducible at all. Settings are the given ones,
     except that a run has `epochs` epochs, is saved after each of them, and is neither evaluated nor
@@ -113,14 +113,14 @@ def _finish(folder: Path, process: "subprocess.Popen[bytes]") -> None:
         last = (folder / _LOG).read_text(errors="replace").strip().splitlines()
         raise MettaError(
             f"the set-up does not train: its process ended with code {code}: "
-            f"{last[-1] if last else 'it said nothing'}"
+            f"{last[-1] if last else 'it printed nothing'}"
         )
 
 
 def _train_and_kill(
     folder: Path, kills: int, epochs: int, random_numbers: random.Random
 ) -> list[int]:
-    """Kill after ever more epochs, at a random moment of the next; returns epochs reached."""
+    """Kill later each time, at a random moment of the next epoch; returns epochs reached."""
     reached: list[int] = []
     for number in range(kills):
         target = 1 + number * max(epochs - 1, 1) // max(kills, 1)
@@ -163,14 +163,14 @@ def _place(whole: Path, other: Path, epoch: int, name: str) -> str:
 
 
 class _HeldBack(TrainerHook):
-    """Lets no epoch end after the given one, so that whoever kills the run is never too late."""
+    """Lets no epoch end after the given one, so that the kill never comes too late."""
 
     def __init__(self, last_epoch: int) -> None:
         self._last_epoch = last_epoch
 
     def on_update_end(self, trainer_state: TrainerState) -> None:
         if trainer_state.epoch >= self._last_epoch:
-            time.sleep(_HELD_SECONDS)  # and continues where nobody is left to kill it
+            time.sleep(_HELD_SECONDS)  # continues if the killing process is gone
 
 
 def _train(folder: Path, last_epoch: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Are two runs the same? Digests per epoch and component, and the first value that differs."""
+"""Compares two runs: digests per epoch and component, and the first value that differs."""
 
 import json
 import os
@@ -21,8 +21,7 @@ class DigestHook(TrainerHook):
 
         trainer.add_hook(DigestHook(run_dir / "digests.jsonl"))
 
-    A line is with the system before the next epoch begins, so that a killed process leaves what it
-    reached.
+    A line is written before the next epoch begins, so that a killed process leaves what it reached.
     """
 
     order: ClassVar[int] = 99
@@ -53,8 +52,8 @@ def compare_digests(
 ) -> tuple[int, list[str]] | None:
     """The first epoch in which `found` differs from `expected`, and the components that do.
 
-    None where everything that was found is as expected. An epoch that was reached more than once, after
-    kills, must be the same each time.
+    None if everything is as expected. An epoch that was reached more than once, after kills, must be the
+    same each time.
     """
     for epoch in sorted(found):
         reference = expected[epoch][0]

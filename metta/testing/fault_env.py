@@ -1,4 +1,4 @@
-"""`FaultEnv`: an environment that misbehaves on purpose, to see what a set-up makes of it."""
+"""`FaultEnv`: an environment that misbehaves on purpose, to test how a set-up handles it."""
 
 import ctypes
 import os
@@ -46,18 +46,17 @@ class FaultEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     - ``raise``, ``sys_exit``: an exception; ``slow``: `seconds` more than usual
     - ``exit``, ``segfault``, ``kill`` (what a system out of memory does): the process ends
-    - ``stop``, ``hang``, ``freeze``: it does not answer any more (``freeze`` even holds the interpreter)
-    - ``garbage``: bytes that are no answer, on the pipe to the trainer
+    - ``stop``, ``hang``, ``freeze``: it no longer answers (``freeze`` also holds the interpreter lock)
+    - ``garbage``: random bytes instead of an answer, on the pipe to the trainer
     - ``nan_obs``, ``inf_obs``, ``wrong_shape``, ``wrong_dtype``, ``text_obs``, ``nan_reward``,
       ``inf_reward``, ``no_reward``, ``text_reward``, ``many_rewards``, ``no_info``, ``too_few_values``: a
       bad reply
 
     It happens in the `at_step`-th step of this environment (from 1; 0 is every `reset` before the first
     step), or with `in_episode` in the `at_step`-th step of every episode; and in any step with
-    `probability`, drawn from `seed` (None: never twice alike). With a `once_file` it happens once: the
-    file is made when it does, with the process id and the monotonic time in it, and while it exists
-    nothing happens, so that a worker that is started again does better. Faults of processes hit workers
-    only, never the trainer.
+    `probability`, drawn from `seed` (None: random). With a `once_file` it happens once: the file is
+    created when it does, with the process id and the monotonic time in it, and while it exists nothing
+    happens, so that a restarted worker works. Faults of processes hit workers only, never the trainer.
     """
 
     def __init__(  # noqa: PLR0913  # what is wrong, then when: by name
@@ -105,15 +104,15 @@ class FaultEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._misbehave(replied) if due and self._may() else replied
 
     def get_state(self) -> dict[str, Any]:
-        """What it knows itself, so that an environment is no harder to save with it around."""
+        """The wrapper's own state, so that a wrapped environment can still be saved."""
         return {"num_steps": self._num_steps, "generator": self._generator}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back what `get_state` gave."""
+        """Restore the state that `get_state` returned."""
         self._num_steps, self._generator = state["num_steps"], state["generator"]
 
     def _may(self) -> bool:
-        """Whether it may happen here, and was not the last time already."""
+        """Whether the fault may happen in this process, and has not happened already."""
         if self.fault in get_args(ProcessFault) and answer_descriptor() is None:
             return False
         if self.once_file is None:
@@ -139,7 +138,7 @@ class FaultEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             case "hang":
                 time.sleep(_FOREVER)
             case "freeze":
-                # a C function that does not let go of the interpreter
+                # a C function that keeps the interpreter lock
                 ctypes.PyDLL(None).sleep(_FOREVER)
             case "garbage":
                 os.write(answer_descriptor() or 0, os.urandom(_GARBAGE_BYTES))
@@ -156,7 +155,7 @@ def _end_process(fault: str) -> None:
 
 
 def _spoilt(fault: str, replied: Replied) -> Replied:
-    """The same reply with one thing wrong; what only steps have is left alone in a reset's."""
+    """The same reply with one thing wrong; faults of step-only values do not change a reset's reply."""
     obs, *rest = replied
     if fault == "too_few_values":
         return replied[:-1]

@@ -1,4 +1,4 @@
-"""Configuration: what a run is, before anything is built. Loads without torch."""
+"""Configuration of a run. Loads without torch."""
 
 from metta.train.batch_sizing import BatchPlan, propose_batch
 from metta.train.layers import Origin, Resolved, resolve

@@ -1,4 +1,4 @@
-"""What to change where a run is not resumed, in the words of the interface that was called."""
+"""Advice for a run that cannot be resumed, in terms of the interface that was called."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ class Advice(NamedTuple):
     """What the caller can do."""
 
     settings: str
-    """Where settings, environment or network differ from the saved ones."""
+    """If settings, environment or network differ from the saved ones."""
     inexact: str
     """How to accept other libraries, threads or devices."""
 

@@ -1,4 +1,4 @@
-"""The words and sizes of groups of agents that have parameters of their own."""
+"""Names and sizes of groups of agents that have their own parameters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = [
 AGENT_GROUPS = "agent_groups"
 """Among an environment's arguments: sizes of groups of its agents, in the order of the agents."""
 GROUP_KEY = "agent_group"
-"""The entry of an observation that tells which of them the agent belongs to, counted from 0."""
+"""The entry of an observation with the index of the agent's group, counted from 0."""
 MAX_AGENT_GROUPS = 256
 
 

@@ -1,4 +1,4 @@
-"""Batch arithmetic: legal minibatch sizes, and a proposal for machines one has not met before."""
+"""Batch arithmetic: legal minibatch sizes, and sizes proposed for a machine."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ _MEMORY_SHARE = 0.25
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Sizes that divide each other, and why they are what they are."""
+    """Sizes that divide each other, and why they were chosen."""
 
     num_envs: int
     horizon: int
@@ -47,7 +47,7 @@ def minibatch_sizes(batch: int, num_minibatches: int, minibatch_size: int | None
     """Sizes of the minibatches of one pass over `batch` samples.
 
     A given `minibatch_size` must divide the batch; `num_minibatches` splits any batch, into sizes
-    that differ by at most one (and into fewer parts where there are fewer samples).
+    that differ by at most one (and into fewer parts if there are fewer samples).
     """
     if minibatch_size is not None:
         if batch % minibatch_size:
@@ -65,7 +65,7 @@ def minibatch_sizes(batch: int, num_minibatches: int, minibatch_size: int | None
 def check_minibatch_size(
     size: int | None, *, horizon: int, rows: int, segment_length: int = 1
 ) -> None:
-    """See that minibatches of `size` samples divide a rollout; `ConfigError` names sizes that do.
+    """Check that minibatches of `size` samples divide a rollout; `ConfigError` names sizes that do.
 
     Recurrent policies take whole segments of `segment_length` steps.
     """

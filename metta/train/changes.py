@@ -1,4 +1,4 @@
-"""The settings of a run as its checkpoints hold them, and which of them may change when it resumes."""
+"""The settings that checkpoints hold, and which of them may change when a run resumes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,9 +34,9 @@ MAY_CHANGE: tuple[str, ...] = (
     "trainer.evaluation.",
     "trainer.logging.",
 )
-"""Settings, and how groups of them begin, that do not decide what was learned up to now.
+"""Settings, and prefixes of groups, that do not decide what was learned up to now.
 
-What decides only the last bits (`numerics`, `device`) is compared with the checkpoint itself.
+Settings that decide only the last bits (`numerics`, `device`) are compared with the checkpoint itself.
 """
 _ENV_RESTORE = "trainer.checkpoint.env_restore"
 
@@ -47,7 +47,7 @@ Settings = Mapping[str, Any]
 def plain_settings(config: Any, prefix: str = "") -> dict[str, Any]:
     """Every setting of a configuration by its path, as plain data without secrets.
 
-    What is not plain data, such as a function among an environment's arguments, counts by its type.
+    For values that are not plain data, such as a function among an environment's arguments, it is the type.
     """
     found: dict[str, Any] = {}
     for path, value in setting_values(config, prefix).items():
@@ -60,7 +60,7 @@ def plain_settings(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def config_of(settings: Settings) -> TrainingConfig:
-    """The configuration of `plain_settings`; names that are not settings of this version are left out."""
+    """The configuration of `plain_settings`; settings that this version does not have are left out."""
     known = leaves_of(TrainingConfig)
     return apply_settings(
         TrainingConfig(), {path: value for path, value in settings.items() if path in known}
@@ -68,7 +68,7 @@ def config_of(settings: Settings) -> TrainingConfig:
 
 
 def describe_changes(before: Settings, after: Settings) -> dict[str, str]:
-    """Path -> both values, of what both have and is not equal."""
+    """Path -> a text with both values, for settings that both have and that differ."""
     return {
         path: f"{path} was {shown(before[path])}, now {shown(value)}"
         for path, value in after.items()
@@ -79,7 +79,7 @@ def describe_changes(before: Settings, after: Settings) -> dict[str, str]:
 def check_changes(
     before: Settings, after: Settings, where: str, advice: Advice = FOR_COMPONENTS
 ) -> None:
-    """Refuse to resume a run under settings that it was not begun with; names all of them."""
+    """Refuse to resume a run with other settings than it began with; names all of them."""
     may_change = MAY_CHANGE
     if "sync_reset" in (before.get(_ENV_RESTORE), after.get(_ENV_RESTORE)):
         # episodes end where checkpoints are made
@@ -89,6 +89,6 @@ def check_changes(
     changed = [text for path, text in changes if not path.startswith(may_change)]
     if changed:
         raise ConfigError(
-            f"{where} holds a run with other settings, which would make two runs of one: "
+            f"{where} holds a run with other settings, which would mix two runs: "
             f"{'; '.join(changed)}. {advice.settings}"
         )

@@ -1,4 +1,4 @@
-"""Defaults, a preset, files and the command line as one configuration that knows where it is from."""
+"""Defaults, a preset, files and the command line as one configuration, with the origin of each value."""
 
 import dataclasses
 import hashlib
@@ -38,7 +38,7 @@ History = list[tuple[Any, Origin]]
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """A configuration, and who set each of its settings.
+    """A configuration, and the origin of each of its settings.
 
     resolved = resolve("cartpole", [Path("my.yaml")], ["lr=1e-3"])
     print(resolved.explain("lr"))
@@ -66,7 +66,7 @@ class Resolved:
         return [path for path in self.history if not group or path.startswith(f"{group}.")]
 
     def explain(self, name: str) -> str:
-        """A setting's value, who set it, what that overrode, and what may stand there.
+        """A setting's value, its origin, what it overrode, and what is allowed.
 
         A group explains all of its settings.
         """
@@ -89,7 +89,7 @@ class Resolved:
     def provenance(self) -> dict[str, Any]:
         """Every setting with its value, its origin and what it overrode, as JSON-ready data.
 
-        What was overridden was not checked for secrets; it is without them here.
+        Overridden values were not checked for secrets; they are scrubbed here.
         """
         values = setting_values(self.config)
         found = {
@@ -117,11 +117,11 @@ def resolve(
     *,
     check_sizes: bool = True,
 ) -> Resolved:
-    """Lay files, in their order, and then overrides over a preset; every problem is in one `ConfigError`.
+    """Apply files, in order, and then overrides to a preset; all problems are in one `ConfigError`.
 
     `preset` is a name, a Gymnasium id, a configuration, or None for the defaults. Overrides are
     ``name=value`` texts or a mapping. With `check_sizes`, sizes must also fit an environment by id and the
-    agent of the configuration; leave it out for environments or policies of your own.
+    agent of the configuration; turn it off for your own environments or policies.
     """
     problems: list[Problem] = []
     history: dict[str, History] = {
@@ -146,7 +146,7 @@ def resolve(
 def keep_origins(stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
     """The provenance of a run that resumes: as stored, except for settings that have other values now.
 
-    What else was stored is kept too, such as the policy that a fine-tuned run began with.
+    Other stored entries are kept too, such as the policy that a fine-tuned run began with.
     """
     before = stored.get("settings")
     known = before if isinstance(before, Mapping) else {}
@@ -183,7 +183,7 @@ def _preset_layer(preset: str | TrainingConfig | None, problems: list[Problem]) 
     except ConfigError as error:
         problems.append(Problem(str(error)))
         return {}
-    # an environment without a preset is all that such a name says
+    # the name of an environment without a preset sets nothing else
     return _changes(config, Origin(f"preset {name}") if name else COMMAND_LINE)
 
 
@@ -222,7 +222,7 @@ def _override_layer(overrides: Mapping[str, Any] | Sequence[str], problems: list
 
 
 def _inline(name: str, text: str, problems: list[Problem]) -> Any:
-    """Lists and mappings are written as in YAML; for every other setting the text is taken as it is."""
+    """Lists and mappings are read as YAML; for every other setting the text is used as it is."""
     path = setting_paths().get(name)
     if path is None or leaf_at(path).kind not in (tuple, dict):
         return Text(text, text, quoted=False)

@@ -1,4 +1,4 @@
-"""Sizes for the machine at hand, laid over a configuration."""
+"""Applies sizes for this machine to a configuration."""
 
 import os
 from collections.abc import Collection
@@ -17,14 +17,14 @@ _NUM_MINIBATCHES = "trainer.ppo.num_minibatches"
 
 
 def physical_memory_bytes() -> int:
-    """Memory of this machine; not what is free now, so that equal machines make equal plans."""
+    """Total memory of this machine, not the free memory, so that equal machines make equal plans."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def plan_config(
     config: TrainingConfig, was_set: Collection[str], *, agents_per_env: int, row_bytes: int
 ) -> tuple[TrainingConfig, BatchPlan]:
-    """The configuration with sizes for this machine, and the plan that they are from.
+    """The configuration with sizes for this machine, and the plan they come from.
 
     Settings whose paths are in `was_set` keep their values, and the others are fitted to them.
     """

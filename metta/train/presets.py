@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _ENV_ID = re.compile(r"-v\d+$|[:/]")
-"""What only the id of an environment has: a version, a module or a namespace."""
+"""The part that only ids of environments have: a version, a module or a namespace."""
 
 
 def _preset(name: str, base: TrainingConfig | None = None, **settings: Any) -> TrainingConfig:
@@ -251,11 +251,11 @@ PRESETS: dict[str, Callable[[], TrainingConfig]] = {
     "like_sb3": like_sb3,
     "like_cleanrl": like_cleanrl,
 }
-"""Presets by name; of several for one environment, the first is the one that its id stands for."""
+"""Presets by name; of several for one environment, its id means the first."""
 
 
 def find_preset(name: str) -> tuple[str | None, TrainingConfig]:
-    """A preset by its name or its environment's id; without a name where no preset has that id."""
+    """A preset by its name or its environment's id; the name is None if no preset has that id."""
     if name in PRESETS:
         return name, PRESETS[name]()
     for preset, build in PRESETS.items():

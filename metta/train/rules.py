@@ -46,14 +46,14 @@ def secret_rules(config: Any) -> list[BrokenRule]:
 
 
 def _exposed(value: Any, place: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Where below a setting there is something to hide, and why; mappings may hold themselves."""
+    """Where a setting holds something to hide, and why; mappings may contain themselves."""
     if isinstance(value, str | bytes):
         why = exposure(place, value if isinstance(value, str) else value.decode(errors="replace"))
         if why:
             yield place, why
     elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
         for name, part in value.items():
-            # what lies below a secret name is secret, whatever its own name is
+            # everything below a secret name is secret, whatever its own name is
             below = place if looks_secret(place) else f"{place}.{name}" if place else str(name)
             yield from _exposed(part, below, depth + 1)
     elif isinstance(value, list | tuple) and depth < _MAX_DEPTH:
@@ -69,8 +69,8 @@ def is_recurrent(config: "TrainingConfig") -> bool:
 def size_rules(config: "TrainingConfig") -> list[BrokenRule]:
     """Sizes that do not fit, for an environment by id (one row each) and the configured agent.
 
-    An environment or a policy object of one's own may have other rows or no core, so these rules are no
-    part of the configuration itself.
+    Your own environment or policy object may have other rows or no core, so these rules are not part of
+    the configuration itself.
     """
     if config.trainer.rollout.auto_batch:  # most sizes are not chosen yet
         return []

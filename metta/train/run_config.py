@@ -1,4 +1,4 @@
-"""Settings of what surrounds learning: the task, checkpoints, evaluation, and where numbers go."""
+"""Settings around learning: the task, checkpoints, evaluation and logging."""
 
 import dataclasses
 from typing import Annotated, Any, Literal
@@ -30,7 +30,7 @@ __all__ = [
 
 @config_class
 class CurriculumConfig:
-    """What is trained on: one task, or many of which the next one is chosen by how they go."""
+    """What is trained on: one task, or many, of which the next is chosen by their scores."""
 
     kind: Literal[
         "single", "random", "bucketed", "learning_progress", "prioritize_regressed", "progressive"
@@ -42,13 +42,13 @@ class CurriculumConfig:
     """Gymnasium id of the environment."""
     env_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments of the environment, e.g. ``{"gravity": -9.0}``; ``agent_groups`` among them, e.g.
-    ``[2, 1]``, gives groups of an environment's agents parameters of their own."""
+    ``[2, 1]``, gives groups of an environment's agents their own parameters."""
     tasks: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Name of a task -> its keyword arguments, over `env_kwargs`; ``env`` among them is another id."""
     buckets: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Argument -> its values, or ``{"low", "high", "bins"}``; every combination is a task."""
     task_weights: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Name of a task -> how much more often it comes than its share; 1 where nothing is given."""
+    """Name of a task -> how much more often it is drawn than its share; 1 if not given."""
     score_smoothing: Annotated[float, Gt(0), Le(1)] = 0.1
     """How fast the smoothed score of a task follows its episodes."""
     min_share: Fraction = 0.2
@@ -67,13 +67,13 @@ class SelfPlayConfig:
     """Agents that are played by policies that do not learn, in environments of many agents."""
 
     learner_share: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Share of an environment's agents that learn, at least one; 1: all, and there are no opponents."""
+    """Share of an environment's agents that learn, at least one; 1: all, without opponents."""
     self_play_interval: Interval = 0
     """Epochs between past selves that join the opponents; 0: none does."""
     pool_size: Count = 8
     """Past selves that are kept, the newest ones."""
     opponents: tuple[str, ...] = ()
-    """URIs of saved policies that are opponents for good; none: the policy as it began is the first."""
+    """URIs of saved policies that are always opponents; none: the initial policy is the first opponent."""
 
 
 @config_class
@@ -87,12 +87,12 @@ class CheckpointConfig:
     keep_last: Count = 3
     """Newest checkpoints that are kept."""
     keep_every: Interval = 0
-    """Epochs whose multiples are kept for good; 0: none."""
+    """Epochs whose multiples are always kept; 0: none."""
     rescue_share: Fraction = 0.005
-    """Share of the time that may go into keeping the run in memory between checkpoints, to be saved if it
-    fails; 0: none, 1: before every epoch."""
+    """Share of the time that may be spent on keeping a copy of the run in memory between checkpoints, to be
+    saved if it fails; 0: none, 1: before every epoch."""
     env_restore: Literal["auto", "snapshot", "repeat", "sync_reset", "boundary"] = "auto"
-    """How environments come back in a resumed run: `auto` takes the best that works, by trying it;
+    """How environments are restored in a resumed run: `auto` takes the best that works, by trying it;
     `sync_reset` begins fresh episodes after every checkpoint, so that any seedable environment is exact;
     `boundary` begins fresh episodes when a run is resumed."""
 
@@ -106,16 +106,16 @@ class EvaluationConfig:
     eval_episodes: Interval = 20
     """Episodes per evaluation; 0: never evaluate."""
     eval_envs: Count = 8
-    """Environments that play them at the same time."""
+    """Environments that run at the same time."""
     max_eval_failures: Count = 3
     """Failed evaluations in a row after which training stops; fewer only warn."""
     suite: Name | None = None
-    """Name of a suite, or path of its YAML file, that is played beside the training task; None: none."""
+    """Name of a suite, or path of its YAML file, that is played in addition to the training task."""
     background: bool = False
-    """Play in another process while training continues; scores then arrive some epochs later, as rows of
-    the epoch that they belong to. A run that was interrupted does what it owes when it is resumed."""
+    """Play in another process while training continues; scores then arrive some epochs later, as records of
+    the epoch that they belong to. An interrupted run does its missing evaluations when it is resumed."""
     eval_timeout_seconds: Positive = 600.0
-    """How long an evaluation in the background may take; at the end of a run it is waited for."""
+    """How long an evaluation in the background may take; the end of a run waits for it."""
     replay_interval: Interval = 0
     """Epochs between replays, one episode of each simulation; 0: none. One more at the end of the run."""
     replay_max_steps: Annotated[int, Ge(1), Le(100_000)] = 5_000
@@ -131,14 +131,14 @@ class WandbConfig:
     project: str = "metta"
     """Project of the run."""
     entity: str | None = None
-    """Team or user; None: your default one."""
+    """Team or user; None: your default."""
     tags: tuple[str, ...] = ()
     """Labels of the run."""
 
 
 @config_class
 class LoggingConfig:
-    """Where numbers go, and how often."""
+    """Where metrics are written, and how often."""
 
     log_interval: Count = 1
     """Epochs between records of metrics."""
@@ -152,6 +152,6 @@ class LoggingConfig:
     weight_stats_interval: Interval = 0
     """Epochs between statistics of weights per layer; 0: none."""
     monitor_seconds: NonNegative = 5.0
-    """Seconds between looks at memory and processor; 0: none."""
+    """Seconds between measurements of memory and processor; 0: none."""
     heartbeat_seconds: Positive = 15.0
-    """Seconds between signs of life in the event log."""
+    """Seconds between heartbeats in the event log."""

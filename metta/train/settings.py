@@ -1,4 +1,4 @@
-"""Settings by any usual name, laid over a configuration: the one alias table."""
+"""Applies settings by any usual name to a configuration: the one alias table."""
 
 import dataclasses
 import functools
@@ -69,15 +69,15 @@ ALIASES: dict[str, str] = {
     "env_name": "trainer.curriculum.env",
     "exp_name": "experiment_name",
 }
-"""Other spelling -> path. Every field also goes by its path, and by its own name where that is unique."""
+"""Other spelling -> path. Every field also goes by its path, and by its own name if that is unique."""
 
 
 _MAX_HINTS = 50
-"""Unknown names beyond these get no hint: the file is something else, and hints take time."""
+"""More unknown names than these get no hint: the file is of another kind, and hints take time."""
 
 
 class Entry(NamedTuple):
-    """A setting as somebody wrote it."""
+    """A setting as it was written."""
 
     name: str
     value: Any
@@ -95,7 +95,7 @@ class _Names(NamedTuple):
 
 @functools.cache
 def _names() -> _Names:
-    """Each setting by its own name or an alias, with any of the groups above it in front."""
+    """Each setting by its own name or an alias, optionally with the groups above it in front."""
     own: dict[str, list[str]] = {}
     for path in leaves_of(TrainingConfig):
         own.setdefault(path.rpartition(".")[2], []).append(path)
@@ -105,7 +105,7 @@ def _names() -> _Names:
     for name, path in spellings:
         parents = path.split(".")[:-1]
         for chosen in _subsequences(parents):
-            # a name that several groups have needs its group in front
+            # a name that occurs in several groups needs its group in front
             if name not in ambiguous or chosen[-1:] == tuple(parents[-1:]):
                 leaves.setdefault(".".join([*chosen, name]), path)
     groups: dict[str, str] = {}
@@ -197,7 +197,7 @@ def _twice(first: Entry, second: Entry, path: str) -> Problem:
 
 
 def unknown_setting(entry: Entry, *, with_hint: bool = True) -> Problem:
-    """What is wrong with a name that leads to no setting."""
+    """The problem of a name that is not a setting."""
     name, names = entry.name, _names()
     place = _place(entry.origin)
     if name in names.groups:
@@ -205,12 +205,12 @@ def unknown_setting(entry: Entry, *, with_hint: bool = True) -> Problem:
         return Problem(text)
     if name in names.ambiguous:
         several = " or ".join(repr(path) for path in names.ambiguous[name])
-        return Problem(f"ambiguous setting {shown(name)}{place}; say which: {several}")
+        return Problem(f"ambiguous setting {shown(name)}{place}; write which: {several}")
     return Problem(f"unknown setting {shown(name)}{place}{_hint(name) if with_hint else ''}")
 
 
 def _hint(name: str) -> str:
-    """Where a name may have been meant to go: beside its siblings first, then anywhere."""
+    """Where a name may belong: among its siblings first, then anywhere."""
     names = _names()
     group, _, last = name.rpartition(".")
     hint = did_you_mean(last, _below(group)) if group in names.groups else ""
@@ -225,7 +225,7 @@ def _hint(name: str) -> str:
 
 @functools.cache
 def _below(group: str) -> list[str]:
-    """What may stand in a group, by all of its names; the group without a name is the whole."""
+    """What a group may hold, by all of its names; the group without a name is the whole."""
     names = _names()
     spellings = [known.rpartition(".") for known in [*names.leaves, *names.groups]]
     return [last for above, _, last in spellings if above == group]
@@ -241,7 +241,7 @@ def build_config(
     origins: Mapping[str, Origin] | None = None,
     problems: Iterable[Problem] = (),
 ) -> TrainingConfig:
-    """A configuration of a value for every path; all `problems` and those found now are one error."""
+    """A configuration from values by path; all `problems`, and those found here, are one error."""
     found = list(problems)
     try:
         config = _validator().validate_python(_nested(values))
@@ -256,7 +256,7 @@ def build_config(
 def _rules_beside(
     values: Mapping[str, Any], wrong: list[Problem], origins: Mapping[str, Origin] | None
 ) -> list[Problem]:
-    """Rules over several settings that do not hold either, among settings that are legal alone."""
+    """Broken rules over several settings that are each legal alone."""
     paths = {path for problem in wrong for path in problem.paths}
     defaults = {path: leaf.default for path, leaf in leaves_of(TrainingConfig).items()}
     mended = {path: defaults[path] if path in paths else value for path, value in values.items()}
@@ -280,7 +280,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_settings(base: TrainingConfig, settings: Mapping[str, Any]) -> TrainingConfig:
-    """A configuration with `settings` laid over `base`; every problem in one `ConfigError`.
+    """`base` with `settings` applied; all problems are in one `ConfigError`.
 
     apply_settings(TrainingConfig(), {"learning_rate": 1e-3, "n_steps": 64})
     """

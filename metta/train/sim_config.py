@@ -23,18 +23,18 @@ _Config = TypeVar("_Config")
 
 @config_class
 class SimulationConfig:
-    """Episodes of one environment, and who plays in them."""
+    """Episodes of one environment, and the policies that play in them."""
 
     env: Name | None = None
     """Gymnasium id of the environment; None: the task that is trained on."""
     env_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments of the environment."""
     num_episodes: Count | None = None
-    """Episodes, of which the earliest started count; None: as many as the evaluation asks for."""
+    """Number of episodes, the earliest started ones; None: the number that the evaluation asks for."""
     max_seconds: Positive | None = None
-    """Time after which a simulation ends with what is finished; None: no limit."""
+    """Time after which a simulation ends with the episodes that are finished; None: no limit."""
     npc_policy_uri: Name | None = None
-    """The policy that plays the agents which the evaluated one does not, e.g. ``first:best``."""
+    """The policy that plays the other agents, e.g. ``first:best``."""
     policy_agents_pct: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the agents of each environment that the evaluated policy plays: the first ones."""
     greedy: bool = False
@@ -85,7 +85,7 @@ class SimulationSuiteConfig:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as a file has it."""
+        """Plain data, as in a file."""
         data: dict[str, Any] = plain_data(self)
         return data
 
@@ -131,7 +131,7 @@ def read_suite(path: Path) -> SimulationSuiteConfig:
         simulations:
           nav/easy: {env: CartPole-v1, num_episodes: 50}
 
-    Without a name it has that of the file.
+    Without a name it is named after the file.
     """
     settings = read_yaml(path)
     given = settings.pop("simulations", None)
@@ -153,7 +153,7 @@ def read_suite(path: Path) -> SimulationSuiteConfig:
 
 
 def _read_fields(kind: type, settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Values as the fields of a class ask for them."""
+    """Values converted to the types of a class's fields."""
     known = leaves_of(kind)
     for name in settings:
         if name not in known:

@@ -75,7 +75,7 @@ class PPOConfig:
     update_epochs: Count = 4
     """Passes over each rollout."""
     num_minibatches: Count = 4
-    """Minibatches per pass; sizes differ by at most one sample where they must."""
+    """Minibatches per pass; sizes differ by at most one sample."""
     minibatch_size: Count | None = None
     """Samples per minibatch; must divide the batch. Replaces `num_minibatches`."""
     gradient_accumulation: Count = 1
@@ -135,7 +135,7 @@ class RolloutConfig:
     horizon: Count = 128
     """Steps per environment and rollout (T)."""
     num_envs: Count = 8
-    """Environments (N), where metta makes them."""
+    """Environments (N), if metta makes them."""
     num_workers: Whole = 0
     """Processes that step environments; 0: this process."""
     num_groups: Count = 1
@@ -149,14 +149,14 @@ class RolloutConfig:
     max_worker_restarts: Whole = 3
     """How often within any hour workers that died or hung are started again; 0: never."""
     on_env_error: Literal["fail", "restart"] = "fail"
-    """Whether an exception in an environment ends the run, or counts as the death of its worker."""
+    """Whether an exception in an environment ends the run, or counts as a crash of its worker."""
     auto_batch: bool = False
     """Choose `num_envs`, `horizon` and `minibatch_size` for this machine, except those that were set."""
 
 
 @config_class
 class NumericsConfig:
-    """What decides the last bits of the numbers; resolved once per run."""
+    """Settings that affect only the last bits of the numbers; resolved once per run."""
 
     threads: Whole = 0
     """Threads of torch; 0: one for small networks, all cores for large ones."""
@@ -164,7 +164,7 @@ class NumericsConfig:
     """How actions are drawn from the policy; `auto` takes the fastest that agrees with it."""
     driver: Literal["auto", "eager", "step"] = "auto"
     """How the update runs: operation by operation, or compiled (`step`), a minibatch at a time.
-    `auto` compiles where the run is long enough for that to pay back."""
+    `auto` compiles if the run is long enough for that to pay off."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """`bfloat16` runs networks under autocast; heads, losses and optimizer stay in float32."""
 
@@ -178,7 +178,7 @@ class TrainerConfig:
     seed: Whole = 1
     """Root of every random number of the run."""
     device: Annotated[str, BeforeValidator(str)] = "auto"
-    """`cpu`, `cuda`, `cuda:1`, ...; `auto`: a GPU where there is one."""
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto`: a GPU if available."""
     verbose: bool = True
     """Show progress while training."""
     curriculum: CurriculumConfig = dataclasses.field(default_factory=CurriculumConfig)
@@ -199,7 +199,7 @@ class TrainerConfig:
 
 @config_class
 class AgentConfig:
-    """The network and what surrounds it."""
+    """The network, its action distribution and its normalisation."""
 
     name: Literal["auto", "mlp", "simple_cnn", "nature_cnn", "lstm", "gru"] = "auto"
     """Registry key; `auto` chooses by the observation, `lstm` and `gru` are `auto` with a core."""
@@ -252,7 +252,7 @@ class TrainingConfig:
         return config_from_mapping(settings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` makes an equal configuration of."""
+        """Plain data from which `from_dict` makes an equal configuration."""
         data: dict[str, Any] = plain_data(self)
         return data
 
@@ -265,13 +265,13 @@ class TrainingConfig:
 
     def to_yaml(self, path: str | os.PathLike[str]) -> Path:
         """Write every setting to a file, whole or not at all."""
-        from metta.train.parsing.yaml_text import write_yaml  # only those who use it load yaml
+        from metta.train.parsing.yaml_text import write_yaml  # yaml is only loaded here
 
         return write_yaml(path, self.to_dict())
 
 
 def __getattr__(name: str) -> Any:
-    """Presets can be had from here too: they are made of this module's classes."""
+    """Presets can be imported from here too: they are made of this module's classes."""
     from metta.train import presets
 
     if name in presets.__all__:

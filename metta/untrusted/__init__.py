@@ -1,1 +1,1 @@
-"""Reading what others may have written: every file of a run, policy or configuration is opened here."""
+"""Reading untrusted files: every file of a run, policy or configuration is opened here."""

@@ -1,4 +1,4 @@
-"""Opening files from others, and telling by their content which hold code, whatever they are called."""
+"""Opening untrusted files, and refusing those that hold code, by content and not by name."""
 
 import hashlib
 import os
@@ -25,16 +25,16 @@ _MAGICS = {
 }
 _PICKLED = re.compile(rb"\x80[\x00-\x05](?!\x00\x00\x00)")
 _GLOBAL = re.compile(rb"[ci][A-Za-z_][\w.]{0,99}+\n[A-Za-z_][\w.]{0,99}+\n")
-"""How a pickle of protocol 0 or 1 names what it calls; short, so that the search cannot take long."""
+"""How a pickle of protocol 0 or 1 names what it calls; bounded, so that the search is quick."""
 _FIRST_OPCODES = b"(])}lcIJKLMNSVUXFG"
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
 def refuse_code(path: str | os.PathLike[str], stream: BufferedReader, size: int) -> None:
-    """`UnsafeFileError` where an open file is a pickle, or an archive that may hold one.
+    """`UnsafeFileError` if an open file is a pickle, or an archive that may hold one.
 
-    Nothing is ever unpickled here; this only tells such files from damaged ones, by content. The stream is
-    at its beginning again afterwards.
+    Nothing is ever unpickled here; this only distinguishes such files from damaged ones, by content. The
+    stream is at its beginning again afterwards.
     """
     kind = _kind(*_ends(stream, size))
     if kind:
@@ -53,7 +53,7 @@ def open_regular(
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         if not follow_symlink and Path(path).is_symlink():
-            raise UnsafeFileError(f"{os.fspath(path)!r} is a symbolic link; a file must lie there")
+            raise UnsafeFileError(f"{os.fspath(path)!r} is a symbolic link; use a regular file")
         descriptor = os.open(path, flags if follow_symlink else flags | os.O_NOFOLLOW)
     except (OSError, ValueError) as error:  # ValueError: a null in the path
         raise UnsafeFileError(f"{os.fspath(path)!r} cannot be read: {error}") from error
@@ -69,7 +69,7 @@ def open_regular(
 
 
 def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """All of a regular file; `UnsafeFileError` where it has more than `max_bytes`."""
+    """All of a regular file; `UnsafeFileError` if it has more than `max_bytes`."""
     with open_regular(path) as (stream, _):
         content = stream.read(max_bytes + 1)
     if len(content) > max_bytes:
@@ -96,7 +96,7 @@ def _ends(stream: BufferedReader, size: int) -> tuple[bytes, bytes]:
 
 def _kind(head: bytes, tail: bytes) -> str | None:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 2**32:
-        return None  # safetensors, whose length of the header may look like a pickle's first bytes
+        return None  # safetensors: the length of its header may look like a pickle's first bytes
     for magic, kind in _MAGICS.items():
         if head.startswith(magic):
             return kind
@@ -112,7 +112,7 @@ def _kind(head: bytes, tail: bytes) -> str | None:
 
 
 def _is_old_pickle(head: bytes, tail: bytes) -> bool:
-    """Protocols 0 and 1 have no first mark: they begin with an opcode, and end with a dot.
+    """Protocols 0 and 1 have no magic number: they begin with an opcode, and end with a dot.
 
     JSON does neither, and has no line break within a text.
     """

@@ -1,4 +1,4 @@
-"""JSON of files from others: it is measured before anything is built from it."""
+"""JSON of untrusted files: its size is checked before anything is built from it."""
 
 import json
 import os
@@ -16,7 +16,7 @@ MAX_DEPTH = 32
 _MAX_DIGITS = 100
 _MAX_SHOWN = 200
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+"|[^\[\]{}"]++', re.DOTALL)
-"""Strings, and whatever else says nothing about how a JSON text is nested."""
+"""Strings, and everything else that does not affect how a JSON text is nested."""
 
 
 def read_json(
@@ -27,7 +27,7 @@ def read_json(
     max_values: int = MAX_JSON_VALUES,
     follow_symlink: bool = True,
 ) -> Any:
-    """The data in a JSON file; `UnsafeFileError` where it is not JSON, or larger than the limits."""
+    """The data in a JSON file; `UnsafeFileError` if it is not JSON, or larger than the limits."""
     with open_regular(path, follow_symlink=follow_symlink) as (stream, size):
         refuse_code(path, stream, size)
         if size > max_bytes:
@@ -48,9 +48,9 @@ def parse_json(
     max_values: int = MAX_JSON_VALUES,
     allow_nan: bool = False,
 ) -> Any:
-    """The data of a JSON text; ValueError where it is none, is too deep or large, or says a thing twice.
+    """The data of a JSON text; ValueError if it is not JSON, is too deep or large, or has a key twice.
 
-    The text is measured before anything is built from it. NaN and infinity are no JSON, unless allowed.
+    Its size is checked before anything is built from it. NaN and infinity are errors, unless allowed.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     _measure_json(text, max_depth, max_values)
@@ -63,7 +63,7 @@ def parse_json(
 
 
 def _measure_json(text: str, max_depth: int, max_values: int) -> None:
-    # those within texts count too: to tell them apart would take the memory that this is to save
+    # those within strings count too: excluding them would take the memory that this saves
     marks = text.count(",") + text.count("[") + text.count("{")
     if marks > max_values or text.count('"') > 4 * max_values:
         raise ValueError(f"it holds more than {max_values} values")
@@ -72,7 +72,7 @@ def _measure_json(text: str, max_depth: int, max_values: int) -> None:
 
 def _measure_depth(brackets: str, max_depth: int) -> None:
     depth = 0
-    for bracket in brackets:  # and quotes, where a text has no end
+    for bracket in brackets:  # and quotes, if a string has no end
         depth += 1 if bracket in "[{" else -1
         if depth > max_depth:
             raise ValueError(f"it is nested deeper than {max_depth} levels")
@@ -83,7 +83,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # add gives None, so the key counts as new
-        raise ValueError(f"the key {brief(twice)} is there twice")
+        raise ValueError(f"the key {brief(twice)} occurs twice")
     return found
 
 
@@ -94,10 +94,10 @@ def _short_integer(digits: str) -> int:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def brief(value: Any) -> str:
-    """Something out of a file, for a message: as Python writes it, and never long."""
+    """A value from a file, for a message: its `repr`, shortened."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -4,7 +4,7 @@ __all__ = ["printable", "printable_lines"]
 
 
 def printable(text: str) -> str:
-    """A text of unknown origin on one line; what a terminal would obey is written as a code."""
+    """A text of unknown origin on one line; control characters are written as codes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

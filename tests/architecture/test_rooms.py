@@ -1,4 +1,4 @@
-"""The architecture page is a picture of the code: its rooms, its walk, its layers, its paths."""
+"""The architecture page agrees with the code: its folders, its path of data, its layers, its paths."""
 
 import ast
 import re
@@ -72,7 +72,7 @@ def test_layers_are_those_that_are_enforced() -> None:
 
 
 def walk() -> list[tuple[str, str]]:
-    section = PAGE.split("## The walk")[1].split("\n## ")[0]
+    section = PAGE.split("## The path of data")[1].split("\n## ")[0]
     return re.findall(r"^\| `(metta/[\w/]+\.py)` \| `([\w.]+)` \|", section, re.MULTILINE)
 
 

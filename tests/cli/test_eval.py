@@ -165,7 +165,7 @@ def test_the_error_says_what_to_give_when_a_run_had_an_environment_without_an_id
     run = make_run(tmp_path / "a", own, 1.0)
     (run / "run.json").write_text(json.dumps({"own_environment": "CorridorEnv"}))
     assert main(["eval", "a:latest", "--output", str(tmp_path)]) == 2
-    assert "does not say what it was trained on" in capsys.readouterr().err
+    assert "does not name its training task" in capsys.readouterr().err
 
 
 def test_the_error_names_the_spaces_when_a_policy_fits_nothing(

@@ -165,7 +165,7 @@ def test_the_missing_manifest_is_named_when_a_checkpoint_has_none(
     path = checkpoint(tmp_path)
     (path / "manifest.json").unlink()
     assert main(["inspect", str(path)]) == 1
-    assert "is no complete checkpoint: it has no manifest.json" in capsys.readouterr().err
+    assert "is not a complete checkpoint: it has no manifest.json" in capsys.readouterr().err
 
 
 def write_manifest(path: Path, content: bytes) -> None:

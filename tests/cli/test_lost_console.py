@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from faults.zygote import Child, Zygote
-from metta.cli.lost_console import surviving_a_lost_console
+from metta.cli.lost_console import tolerate_lost_console
 from metta.cli.main import main
 from metta.loggers.events.history import metric_rows
 from metta.loggers.events.log import read_events
@@ -139,7 +139,7 @@ def test_printing_falls_silent_when_nobody_reads(monkeypatch: pytest.MonkeyPatch
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        with surviving_a_lost_console():
+        with tolerate_lost_console():
             print("heard", flush=True)
             assert os.read(reading, 100) == b"heard\n"
             os.close(reading)
@@ -155,7 +155,7 @@ def test_printing_goes_nowhere_when_there_is_no_stream(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    with surviving_a_lost_console():
+    with tolerate_lost_console():
         print("nobody hears this", flush=True)
     assert sys.stdout is None
     assert capfd.readouterr().out == ""

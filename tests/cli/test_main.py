@@ -95,7 +95,7 @@ def test_the_default_environment_is_used_when_only_settings_are_given(
         (["train", "carpole"], "ConfigError: unknown preset 'carpole'; did you mean 'cartpole'?"),
         (["train", "none.yaml"], "ConfigError: none.yaml: cannot be read"),
         (["train", "--eval-episodes", "few"], "trainer.evaluation.eval_episodes (command line)"),
-        (["train", "--run", "a/b"], "--run 'a/b' is no name of a file or folder"),
+        (["train", "--run", "a/b"], "--run 'a/b' is not a name of a file or folder"),
         (["train", "CartPole-v1", "batch_size=7"], "minibatch_size=7 does not divide"),
         (
             ["train", "CartPole-v1", "device=banana"],

@@ -58,9 +58,9 @@ def test_train_says_that_a_file_system_has_no_locks(tmp_path: Path) -> None:
         ("fsync", "EIO", "the disk does not answer as it should: choose a place on another disk"),
         ("rename", "EACCES", "you may not do that there: change its permissions"),
         ("rename", "ENOENT", "it is missing, or was removed meanwhile"),
-        ("rename", "ENOTDIR", "move away what lies in that place"),
+        ("rename", "ENOTDIR", "move away what is in that place"),
         ("rename", "ENFILE", "too many files are open: raise the limit (ulimit -n)"),
-        ("rename", "EPROTO", "mend that, and start the run again"),
+        ("rename", "EPROTO", "fix that, and start the run again"),
     ],
 )
 def test_train_says_what_failed_while_it_sets_a_run_up(
@@ -87,5 +87,5 @@ def test_train_does_not_blame_the_folder_when_a_service_does_not_answer(
     monkeypatch.setattr("metta.rl.session.open_wandb_run", refuse)
     assert main(["train", *SMALL, "--output", str(tmp_path), "--run", "run"]) == 2
     said = capsys.readouterr().err
-    assert f"cannot be set up: [Errno {errno.ECONNREFUSED}] Connection refused; mend that" in said
+    assert f"cannot be set up: [Errno {errno.ECONNREFUSED}] Connection refused; fix that" in said
     assert "permissions" not in said

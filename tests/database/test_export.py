@@ -94,7 +94,7 @@ def test_a_typed_error_tells_when_there_is_nothing_to_write(
             export_table(connection, "metric", tmp_path / "a.csv")
         with pytest.raises(ConfigError, match=r"must end with \.csv or \.parquet"):
             export_table(connection, "metrics", tmp_path / "a.xlsx")
-        with pytest.raises(DatabaseError, match="rows of 'logs' are of no run"):
+        with pytest.raises(DatabaseError, match="rows of 'logs' do not belong to runs"):
             export_table(connection, "logs", tmp_path / "a.csv", run="first")
         with pytest.raises(DatabaseError, match="no run 'nobody'"):
             export_table(connection, "metrics", tmp_path / "a.csv", run="nobody")

@@ -57,7 +57,7 @@ def test_the_error_names_the_line_when_a_line_is_no_event(name: str, tmp_path: P
     url = str(tmp_path / "statistics.sqlite")
     with (
         Ingester(url) as ingester,
-        pytest.raises(EventLogError, match=r"line 2 of .*events\.jsonl' is no event") as caught,
+        pytest.raises(EventLogError, match=r"line 2 of .*events\.jsonl' is not an event") as caught,
     ):
         ingester.ingest(path)
     assert isinstance(caught.value, MettaError)

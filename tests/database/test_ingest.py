@@ -326,7 +326,7 @@ def test_lines_before_are_kept_when_a_line_is_damaged(
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join([*lines[:6], b"\x00\xff not an event\n", *lines[6:]]))
     for _ in range(2):
-        with pytest.raises(EventLogError, match=r"line 7 of .*events.jsonl' is no event"):
+        with pytest.raises(EventLogError, match=r"line 7 of .*events.jsonl' is not an event"):
             ingester.ingest(log)
     assert len(dump(url)["events"]) == 6
     log.write_bytes(b"".join(lines))

@@ -163,7 +163,7 @@ def test_all_rows_arrive_once_when_the_server_is_killed_in_the_middle(
     texts = [str(warning.message) for warning in told]
     assert len(texts) == 2
     assert texts[0].endswith("it is tried again until it works")
-    assert texts[1].endswith("is there again")
+    assert texts[1].endswith("can be reached again")
     assert all(postgres_server.password not in text for text in texts)
     assert dump(postgres_url) == clean_dump(tmp_path, log)
 

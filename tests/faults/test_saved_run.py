@@ -42,8 +42,11 @@ def flip_a_bit(path: Path) -> None:
         (lambda run: shutil.rmtree(run / "epoch_000002"), "must be"),
         (lambda run: shutil.rmtree(run / "epoch_000003"), "must be"),
         (lambda run: flip_a_bit(run / "epoch_000002"), "damaged"),
-        (lambda run: (run / "epoch_000003" / "manifest.json").unlink(), "no complete checkpoint"),
-        (lambda run: (run / "epoch_000004").mkdir(), "no complete checkpoint"),
+        (
+            lambda run: (run / "epoch_000003" / "manifest.json").unlink(),
+            "not a complete checkpoint",
+        ),
+        (lambda run: (run / "epoch_000004").mkdir(), "not a complete checkpoint"),
         (lambda run: (run / "half").write_text("x"), "are left"),
         (lambda run: shutil.copytree(run / "epoch_000003", run / "epoch_000003.2"), "are left"),
     ],

@@ -62,7 +62,7 @@ def test_events_and_warnings_have_stars_when_a_sink_blabs(tmp_path: Path, secret
         logger.close()
     log.close()
     said = [str(warning.message) for warning in seen]
-    assert "the memory sink failed (OSError: no ***!); rows wait and are tried again" in said
+    assert "the memory sink failed (OSError: no ***!); records wait and are tried again" in said
     told = [event.payload for event in read_events(log.path) if event.kind == "sink_failure"]
     assert told[0]["message"].startswith("failed (OSError: no ***!)")
     assert "s3cret" not in "".join(path.read_text() for path in tmp_path.iterdir())

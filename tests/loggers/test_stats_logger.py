@@ -92,7 +92,7 @@ def test_training_goes_on_and_rows_are_kept_when_a_sink_hangs(
     log_rows(logger, *range(1, 101))  # would never return if it waited
     assert blocked.entered.wait(5.0)
     with pytest.warns(
-        MettaWarning, match=r"blocked sink did not take 100 rows; they are in .*jsonl"
+        MettaWarning, match=r"blocked sink did not take 100 records; they are in .*jsonl"
     ):
         logger.close()
     assert epochs_of(tmp_path / "undelivered-blocked.jsonl") == list(range(1, 101))
@@ -109,7 +109,7 @@ def test_rows_go_on_when_a_hanging_sink_recovers_after_close(
     logger = StatsLogger([blocked], run_dir=tmp_path, drain_seconds=0.0)
     log_rows(logger, 1)
     assert blocked.entered.wait(5.0)
-    with pytest.warns(MettaWarning, match="did not take 1 rows"):
+    with pytest.warns(MettaWarning, match="did not take 1 records"):
         logger.close()
     log_rows(logger, 2, 3)
     blocked.release.set()
@@ -125,7 +125,7 @@ def test_all_rows_arrive_in_order_when_a_failing_sink_recovers(tmp_path: Path) -
     sink.problem = OSError("no route to host")
     log = EventLog(tmp_path / "events.jsonl")
     logger = StatsLogger([sink], event_log=log, run_dir=tmp_path)
-    before = log_until(logger, r"memory sink failed \(OSError: no route to host\); rows wait")
+    before = log_until(logger, r"memory sink failed \(OSError: no route to host\); records wait")
     sink.problem = None
     after = log_until(logger, "memory sink works again")
     logger.close()
@@ -145,7 +145,7 @@ def test_rows_are_kept_in_a_file_when_a_sink_fails_to_the_end(tmp_path: Path) ->
     logger = StatsLogger([sink], run_dir=tmp_path, drain_seconds=0.1)
     with pytest.warns(MettaWarning) as seen:
         log_and_close(logger, 1, 2, 3)
-    assert any("did not take 3 rows" in str(warning.message) for warning in seen)
+    assert any("did not take 3 records" in str(warning.message) for warning in seen)
     assert epochs_of(tmp_path / "undelivered-memory.jsonl") == [1, 2, 3]
     assert (sink.rows, sink.num_closed) == ([], 1)
 
@@ -153,7 +153,7 @@ def test_rows_are_kept_in_a_file_when_a_sink_fails_to_the_end(tmp_path: Path) ->
 def test_the_loss_is_said_when_there_is_no_directory_for_rows(blocked: BlockedSink) -> None:
     logger = StatsLogger([blocked], drain_seconds=0.0)
     log_rows(logger, 1, 2)
-    with pytest.warns(MettaWarning, match="did not take 2 rows; there is no run directory"):
+    with pytest.warns(MettaWarning, match="did not take 2 records; there is no run directory"):
         logger.close()
 
 
@@ -248,7 +248,7 @@ def test_the_oldest_rows_go_to_the_file_when_too_many_wait(
     assert epochs_of(path) == [2, 3, 4]  # the first is in the sink's hands, three may wait
     blocked.release.set()
     logger.drain_seconds = 10.0
-    with pytest.warns(MettaWarning, match="did not take 3 rows"):
+    with pytest.warns(MettaWarning, match="did not take 3 records"):
         logger.close()
     assert [row.epoch for row in blocked.rows] == [1, 5, 6, 7]
 
@@ -260,5 +260,5 @@ def test_the_loss_is_reported_when_even_the_file_cannot_be_written(
     path.mkdir()
     logger = StatsLogger([blocked], run_dir=tmp_path, drain_seconds=0.0)
     log_rows(logger, 1)
-    with pytest.warns(MettaWarning, match="did not take 1 rows, which are lost"):
+    with pytest.warns(MettaWarning, match="did not take 1 records, which are lost"):
         logger.close()

@@ -39,7 +39,9 @@ def test_weights_return_when_a_state_is_converted(tmp_path: Path, new: bool) -> 
 def test_a_part_is_taken_when_the_rest_is_no_tensors(tmp_path: Path) -> None:
     content = {"model": {"inner": {"w": torch.ones(2)}}, "epoch": 3}
     torch.save(content, tmp_path / "a.pt")
-    with pytest.raises(UnsafeFileError, match=r"'epoch' is no tensor, but of the type int.*--part"):
+    with pytest.raises(
+        UnsafeFileError, match=r"'epoch' is not a tensor, but of the type int.*--part"
+    ):
         convert_pickle(tmp_path / "a.pt", tmp_path / "b")
     with pytest.raises(UnsafeFileError, match=r"no part 'model\.outer'"):
         convert_pickle(tmp_path / "a.pt", tmp_path / "b", part="model.outer")
@@ -88,8 +90,8 @@ def test_tensors_are_named_by_their_path_when_a_tree_is_flattened() -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"a": "text"}, "'a' is no tensor, but of the type str"),
-        (None, "'its content' is no tensor"),
+        ({"a": "text"}, "'a' is not a tensor, but of the type str"),
+        (None, "'its content' is not a tensor"),
         ({"a": torch.zeros(2).to_sparse()}, "sparse"),
         ({"a": torch.zeros(2, dtype=torch.complex64)}, "complex64"),
         ({"a.b": torch.zeros(1), "a": {"b": torch.zeros(1)}}, "two of its tensors .* 'a.b'"),
@@ -105,7 +107,7 @@ def test_an_unsafe_file_error_says_what_was_found_when_it_is_no_plain_tensor(
 def test_nothing_nested_without_end_is_followed_when_a_tree_is_flattened() -> None:
     tree: dict[str, Any] = {}
     tree["x"] = tree
-    with pytest.raises(UnsafeFileError, match="no tensor"):
+    with pytest.raises(UnsafeFileError, match="not a tensor"):
         dict(flatten(tree))
 
 

@@ -128,7 +128,7 @@ def test_a_policy_error_is_raised_when_the_settings_name_no_agent(
     tmp_path: Path, agent: Any
 ) -> None:
     record = PolicyStore(tmp_path).save(policy_of(), "p", 1, metadata={"agent": agent})
-    with pytest.raises(PolicyError, match="settings of no agent"):
+    with pytest.raises(PolicyError, match="settings that fit no agent"):
         PolicyStore(tmp_path).load(record.uri, CorridorEnv)
 
 
@@ -202,7 +202,7 @@ def test_a_policy_error_says_what_is_missing_when_nothing_is_found(
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "x" * 200])
 def test_a_config_error_is_raised_when_a_name_is_no_file_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"the policy's name .* is no name"):
+    with pytest.raises(ConfigError, match=r"the policy's name .* is not a name"):
         PolicyStore(tmp_path).save(policy_of(), name, 1)
     assert not any(tmp_path.iterdir())
 

@@ -320,7 +320,7 @@ def test_a_rollout_error_is_raised_when_booleans_are_none(tmp_path: Path) -> Non
     content = path.read_bytes()
     assert content.endswith(b"\1" * 6)
     path.write_bytes(content[:-1] + b"\2")
-    with pytest.raises(RolloutError, match="'valid' holds bytes that are no booleans"):
+    with pytest.raises(RolloutError, match="'valid' holds bytes that are not booleans"):
         load_rollout(path)
 
 

@@ -62,7 +62,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         tensor_bytes({str(i): entry("U8", [0], [0, 0]) for i in range(20_001)}, b""),
         "20001 tensors",
     ),
-    "a tensor twice": (tensor_bytes('{"a":%s,"a":%s}' % (("{}",) * 2)), "'a' is there twice"),
+    "a tensor twice": (tensor_bytes('{"a":%s,"a":%s}' % (("{}",) * 2)), "'a' occurs twice"),
     "metadata that is a list": (tensor_bytes({"__metadata__": []}), "metadata"),
     "metadata with a number": (tensor_bytes({"__metadata__": {"a": 1}}), "metadata"),
     "an entry that is a text": (tensor_bytes({"a": "x"}), "not described"),
@@ -94,7 +94,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     ),
     "more data": (tensor_bytes({"a": entry()}, bytes(25)), "end at byte"),
     "less data": (tensor_bytes({"a": entry()}, bytes(23)), "end at byte"),
-    "false booleans": (tensor_bytes({"a": entry("BOOL", [2], [0, 2])}, b"\1\2"), "no booleans"),
+    "false booleans": (tensor_bytes({"a": entry("BOOL", [2], [0, 2])}, b"\1\2"), "not booleans"),
 }  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_a_link_is_refused_when_it_must_be_a_file(tmp_path: Path, read: Any) -> 
     (tmp_path / "file.json").write_text("[1]")
     (tmp_path / "link").symlink_to("file.json" if read is read_json else "file")
     assert read(tmp_path / "link")
-    with pytest.raises(UnsafeFileError, match="is a symbolic link; a file must lie there"):
+    with pytest.raises(UnsafeFileError, match="is a symbolic link; use a regular file"):
         read(tmp_path / "link", follow_symlink=False)
 
 

@@ -101,9 +101,9 @@ def test_the_service_is_not_asked_when_a_version_is_in_the_cache(
 
 
 HOSTILE: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
-    "escapes": ({"../../evil.safetensors": b"x"}, {}, "is no plain name"),
-    "absolute": ({"/tmp/evil.safetensors": b"x"}, {}, "is no plain name"),
-    "hidden": ({".evil.safetensors": b"x"}, {}, "is no plain name"),
+    "escapes": ({"../../evil.safetensors": b"x"}, {}, "is not a plain name"),
+    "absolute": ({"/tmp/evil.safetensors": b"x"}, {}, "is not a plain name"),
+    "hidden": ({".evil.safetensors": b"x"}, {}, "is not a plain name"),
     "announced as large": ({"policy.safetensors": b"x"}, {"size": 2**40}, "has a file of 1099511"),
     "larger than announced": ({"policy.safetensors": b"x" * 300}, {"size": 1}, "300 bytes; up to"),
     "a reference": ({"policy.safetensors": b"x"}, {"ref": "file:///etc/passwd"}, "only refers to"),
@@ -153,7 +153,9 @@ def test_a_policy_error_says_what_to_do_when_the_service_fails(
 ) -> None:
     service = Service({})
     service.error = error
-    with pytest.raises(PolicyError, match=rf"{error}; see whether .* `wandb login` .* its path"):
+    with pytest.raises(
+        PolicyError, match=rf"{error}; check the network .* `wandb login` .* its path"
+    ):
         download_policy(URI, cache=tmp_path, api=service)
 
 

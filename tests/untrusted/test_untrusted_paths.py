@@ -19,7 +19,7 @@ BAD_NAMES = ["", ".", "..", "../a", "a/b", "/a", "-a", ".a", "_a", "a b", "a\n",
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_config_error_shows_the_name_when_it_is_none(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"--run '.*' is no name .*letter or digit") as caught:
+    with pytest.raises(ConfigError, match=r"--run '.*' is not a name .*letter or digit") as caught:
         check_name(name, "--run")
     assert len(str(caught.value)) < 400
 

@@ -17,10 +17,10 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Trains a shortened run of a set-up three times in processes of their own, kills the third "
-        "again and again, and compares every component of its state with the undisturbed runs."
+        "Trains a shortened run of a set-up three times in separate processes, kills the third "
+        "several times, and compares every component of its state with the undisturbed runs."
     )
-    parser.epilog = "Exit code 0 where the resumed run is equal to the bit, else 1."
+    parser.epilog = "Exit code 0 if the resumed run is equal to the bit, else 1."
     add_words(parser)
     parser.add_argument(
         "--epochs", type=int, default=6, help="epochs of a run (default: %(default)s)"
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Certify, and say what came of it."""
+    """Certify, and print the result."""
     if options.epochs < 2 or options.kills < 1:
         raise ConfigError("certify needs at least --epochs 2 and --kills 1")
     resolved = resolve_arguments(options.words, [])

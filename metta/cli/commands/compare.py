@@ -1,4 +1,4 @@
-"""`metta compare`: which of several runs, or groups of runs, is better, and how sure that is."""
+"""`metta compare`: which of several runs, or groups of runs, is better, with confidence intervals."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["configure", "read_groups", "run"]
 
 _EVEN = 0.5
-"""The probability that one is better, where both are alike."""
+"""The probability that one is better, if both are alike."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compares the newest evaluations of runs: interquartile means with 95 % stratified bootstrap "
         "intervals, and how likely each is better than each other. Several seeds of one set-up are "
-        "given as NAME=RUN,RUN,...: intervals then tell how another seed would do."
+        "given as NAME=RUN,RUN,...: intervals then show how another seed would do."
     )
     parser.epilog = "metta compare adam=adam-1,adam-2,adam-3 sgd=sgd-1,sgd-2,sgd-3"
     parser.add_argument(
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what can be said."""
+    """Print the comparison."""
     names = read_groups(options.groups)
     from metta.loggers.events.plain_json import to_json
     from metta.runs.comparison import compare_groups
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_groups(words: Sequence[str]) -> dict[str, list[str]]:
-    """Name of each group -> its runs; a run alone is a group of its own name."""
+    """Name of each group -> its runs; a single run is a group of the same name."""
     groups: dict[str, list[str]] = {}
     for word in words:
         name, equals, rest = word.partition("=")
@@ -61,7 +61,7 @@ def read_groups(words: Sequence[str]) -> dict[str, list[str]]:
         if not name or not members:
             raise ConfigError(f"{word!r} names no runs; write RUN, or NAME=RUN,RUN,...")
         if name in groups:
-            raise ConfigError(f"{name!r} is given twice; give each group a name of its own")
+            raise ConfigError(f"{name!r} is given twice; give each group its own name")
         if len(set(members)) < len(members):
             raise ConfigError(f"{word!r} has the same run twice; it would count as two")
         groups[name] = members
@@ -101,7 +101,7 @@ def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) ->
     if found.left_out:
         yield f"not in all runs, and left out: {printable(', '.join(found.left_out))}"
     if found.unit == "episodes":
-        yield "intervals are over episodes: they tell of these policies, not of other seeds"
+        yield "intervals are over episodes: they hold for these policies, not for other seeds"
     if found.missing:
         yield f"not enough data: {printable(found.missing)}"
     else:
@@ -109,7 +109,7 @@ def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) ->
 
 
 def _doubt(found: "Comparison") -> str:
-    """From whom the best could not be told apart: as likely as not, it is the worse one."""
+    """Names the groups that the best may be better than only by chance."""
     pairs = found.improvements.items()
     alike = [other for (ours, other), one in pairs if ours == found.best and one.low <= _EVEN]
     return f", but that may be chance beside {printable(', '.join(alike))}" if alike else ""

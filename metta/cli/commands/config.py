@@ -1,4 +1,4 @@
-"""`metta config`: the configuration that words describe, and who set what."""
+"""`metta config`: the configuration that arguments describe, and where each value was set."""
 
 import argparse
 from pathlib import Path
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="value, origin, meaning and range of a setting, or of a group such as trainer.ppo",
     )
     shape.add_argument(
-        "--origins", action="store_true", help="one line per setting, with who set its value"
+        "--origins", action="store_true", help="one line per setting, with the origin of its value"
     )
     shape.add_argument(
         "--help-for",

@@ -14,12 +14,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Reads a file of torch.save and writes its tensors as safetensors, named by their path in it. "
         "The file is read by torch's restricted unpickler (weights_only=True, and never otherwise), in "
-        "a process of its own with bounded memory and time, and without a network where the kernel "
-        "allows it. A file that holds anything but tensors is refused."
+        "a separate process with bounded memory and time, and without network access if the kernel "
+        "allows that. A file that holds anything but tensors is refused."
     )
     parser.epilog = (
         "The result is plain data: safetensors.torch.load_file(TARGET) gives the tensors, and "
-        "load_state_dict puts them into a module of your own."
+        "load_state_dict puts them into your own module."
     )
     parser.add_argument("source", metavar="SOURCE.pt", help="a file of torch.save")
     parser.add_argument("target", metavar="TARGET.safetensors", help="the file to write")
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--i-trust-this-file",
         action="store_true",
-        help="say that you know who made SOURCE and trust them; without it nothing is read",
+        help="confirm that you know who made SOURCE and trust them; without it nothing is read",
     )
 
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.i_trust_this_file:
         raise ConfigError(
             f"{str(source)!r} was not read. A pickle is a program, and guards around it have had holes; "
-            "convert only files of people you trust, and say so with --i-trust-this-file"
+            "convert only files from sources you trust, and confirm that with --i-trust-this-file"
         )
     if target.exists():
         raise ConfigError(f"{str(target)!r} exists already; choose another name")

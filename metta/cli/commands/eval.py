@@ -1,4 +1,4 @@
-"""`metta eval`: how well saved policies play, and how sure that is."""
+"""`metta eval`: scores of saved policies, with confidence intervals."""
 
 import argparse
 import csv
@@ -84,23 +84,23 @@ def run(options: argparse.Namespace) -> int:
     if options.episodes is not None and options.episodes < 1:
         raise ConfigError(f"--episodes {options.episodes}; give 1 or more")
     if options.suite is not None and options.env is not None:
-        raise ConfigError("--suite and --env both say what is played; give one of them")
+        raise ConfigError("--suite and --env both choose what is played; give one of them")
     from metta.store.policy_store import PolicyStore  # torch loads here, not for --help
 
     store = PolicyStore(options.output)
     rows: list[Row] = []
-    told: list[dict[str, Any]] = []
+    details: list[dict[str, Any]] = []
     for number, uri in enumerate(options.policies, 1):
         evaluated = _evaluate(uri, number, options, store)
         rows += evaluated[0]
-        told.append(evaluated[1])
+        details.append(evaluated[1])
     say(_table(rows))
-    for one in told:
+    for one in details:
         for name, why in one["left_out"].items():
             say(printable(f"{one['policy']} does not play {name}: {why}"))
         for path in one["replays"].values():
             say(printable(f"replay of {one['policy']}: {path}"))
-    _write(options, rows, told)
+    _write(options, rows, details)
     return 0
 
 
@@ -161,7 +161,7 @@ def _evaluator(
         suite = SimulationSuiteConfig(name=category, simulations=simulations)
     else:
         raise ConfigError(
-            f"{record.uri!r} does not say what it was trained on: no run around it has a config.yaml with "
+            f"{record.uri!r} does not name its training task: no run around it has a config.yaml with "
             "the id of an environment; give --env ID or --suite NAME|FILE"
         )
     given: dict[str, Any] = {} if options.episodes is None else {"num_episodes": options.episodes}
@@ -177,7 +177,7 @@ def _evaluator(
 
 
 def _training_task(record: "PolicyRecord") -> "Task | None":
-    """The first task of the run that a policy lies in; None where no id says what it is."""
+    """The first task of the run that a policy is in; None if its settings name no id."""
     from metta.curriculum import Curriculum
     from metta.store.run_directory import RunDirectory
     from metta.train.train_config import TrainingConfig
@@ -230,7 +230,7 @@ def _table(rows: list[Row]) -> str:
     return table(lines)
 
 
-def _write(options: argparse.Namespace, rows: list[Row], told: list[dict[str, Any]]) -> None:
+def _write(options: argparse.Namespace, rows: list[Row], details: list[dict[str, Any]]) -> None:
     from metta.files import atomic_write_text
     from metta.loggers.events.plain_json import to_json
 
@@ -241,4 +241,4 @@ def _write(options: argparse.Namespace, rows: list[Row], told: list[dict[str, An
         writer.writerows(rows)
         atomic_write_text(Path(options.csv), text.getvalue())
     if options.json is not None:
-        atomic_write_text(Path(options.json), to_json({"policies": told}) + "\n")
+        atomic_write_text(Path(options.json), to_json({"policies": details}) + "\n")

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--action-mask",
         action="store_true",
-        help="take legal actions as an input, also where the observations do not hold them",
+        help="take legal actions as an input, even if the observations do not hold them",
     )
     parser.add_argument(
         "--sha256", metavar="DIGEST", help="export only the policy file that has this digest"
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Export, and say what the file takes and gives."""
+    """Export, and print the file's inputs and outputs."""
     target = Path(options.file)
     if target.exists():
         raise ConfigError(f"{str(target)!r} exists already; choose another name")

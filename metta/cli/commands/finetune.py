@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
         "Begins a new run with the weights and normalisers of a saved policy, and nothing else of the "
-        "run that it comes from: optimizer, counters and schedules begin anew. To continue a run, "
+        "run that it comes from: optimizer, counters and schedules start over. To continue a run, "
         "use `metta resume`."
     )
     parser.epilog = "e.g.: metta finetune first:best Acrobot-v1 learning_rate=1e-4 --run second"
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load the policy, and train it in a folder of its own."""
+    """Load the policy, and train it in a new folder."""
     resolved, output = checked_options(options)
     import dataclasses  # this and torch load here, not for --help
 

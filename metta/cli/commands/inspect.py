@@ -18,9 +18,7 @@ _MAX_LINES, _MAX_CHARACTERS = 80, 100
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = "Shows what a checkpoint or policy file holds, and whether it is whole."
-    parser.epilog = (
-        "Exit code 1 where anything is damaged. Of a run, the newest checkpoint is shown."
-    )
+    parser.epilog = "Exit code 1 if anything is damaged. For a run, the newest checkpoint is shown."
     parser.add_argument(
         "thing",
         metavar="CHECKPOINT|POLICY|RUN|URI",
@@ -36,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was found; 1 where something is wrong with it."""
+    """Print what was found; returns 1 if something is wrong with it."""
     from metta.loggers.events.plain_json import to_json
     from metta.runs.inspection import inspect_named
 
@@ -93,7 +91,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(value: Any, most: int = _MAX_CHARACTERS) -> str:
-    """A value on one line; what a terminal would obey is written as a code."""
+    """A value on one line; control characters are written as codes."""
     if value is None:
         return "-"
     text = printable(f"{value:,}" if type(value) is int else str(value))

@@ -29,7 +29,7 @@ class SavedPolicy(NamedTuple):
     agent_step: int
     score: float | None
     is_best: bool
-    """Nothing in its run has a higher score."""
+    """No policy of its run has a higher score."""
     is_latest: bool
     bytes: int
     uri: str
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _places(place: str | None, output: Path) -> list[tuple[str, Path]]:
-    """Names and folders of the stores that are meant."""
+    """Names and folders of the stores that the argument means."""
     if place is None:
         return _all_runs(output)
     folder = Path(place)
@@ -94,7 +94,7 @@ def _places(place: str | None, output: Path) -> list[tuple[str, Path]]:
 
 
 def _all_runs(output: Path) -> list[tuple[str, Path]]:
-    """Runs below a folder; those whose checkpoints are not looked for are told of by a warning."""
+    """Runs below a folder; a warning names those whose checkpoints are not searched."""
     found = []
     for folder in sorted(file.parent for file in output.glob("*/config.yaml")):
         try:
@@ -114,7 +114,7 @@ def _checkpoint_dir(run: Path) -> Path:
 
 
 def saved_policies(run: str, folder: Path) -> Iterator[SavedPolicy]:
-    """The policies in one folder, oldest first; those that cannot be read are told of by a warning."""
+    """The policies in one folder, oldest first; a warning names those that cannot be read."""
     from metta.store.checkpoints.files import score_of
     from metta.store.checkpoints.retention import best_of
     from metta.store.policy_store import PolicyStore
@@ -127,7 +127,7 @@ def saved_policies(run: str, folder: Path) -> Iterator[SavedPolicy]:
         ) from error
     best = best_of(records)
     for path in unreadable:
-        text = f"{str(path)!r} cannot be read; `metta inspect` says why"
+        text = f"{str(path)!r} cannot be read; `metta inspect` shows why"
         warnings.warn(text, MettaWarning, stacklevel=2)
     for record in records:
         yield SavedPolicy(
@@ -150,7 +150,7 @@ def _size(record: "PolicyRecord") -> int:
     path = path_of(record.uri)
     try:
         return (path / POLICY_FILE if path.is_dir() else path).stat().st_size
-    except OSError:  # a run at work has just removed it
+    except OSError:  # a running trainer has just removed it
         return 0
 
 

@@ -1,4 +1,4 @@
-"""`metta presets`: what there is to begin with."""
+"""`metta presets`: the list of presets."""
 
 import argparse
 
@@ -10,7 +10,7 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Lists the presets: settings that suit a task or that other libraries begin with."
+        "Lists the presets: settings that suit a task, or the defaults of other libraries."
     )
 
 

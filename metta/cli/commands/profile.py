@@ -1,4 +1,4 @@
-"""`metta profile`: where the time of a run goes."""
+"""`metta profile`: how a run spends its time."""
 
 import argparse
 import dataclasses
@@ -25,9 +25,9 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Trains a few epochs in a temporary folder and says where their time goes: environment, inference, "
+        "Trains a few epochs in a temporary folder and shows where time is spent: environment, inference, "
         "transfer (copies, values, statistics), learning, hooks. Writes a flame graph of the stacks and a "
-        "trace of torch's operations. A run that is named is only read."
+        "trace of torch's operations. If you name a run, it is only read."
     )
     parser.epilog = "metta profile cartpole num_envs=64 --epochs 10 --out where"
     parser.add_argument(
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     """Profile, and print the table."""
     if options.epochs < 1 or options.warmup < 1:
         raise ConfigError("profile needs at least --epochs 1 and --warmup 1")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would talk into the table
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print into the table
     resolved = _resolve(options.words, Path(options.output), options.checkpoint_dir)
     from metta.files import atomic_write_text
     from metta.profiling.profile_run import profile_run  # torch loads here, not for --help
@@ -99,7 +99,7 @@ def _again(words: list[str], checkpoint_dir: str) -> str:
 
 
 def _as_saved(config: "TrainingConfig", checkpoint_dir: Path) -> "TrainingConfig":
-    """With the threads and the driver that a run takes over from its checkpoint where it continues."""
+    """The configuration with the threads and the driver that a resumed run takes from its checkpoint."""
     from metta.rl.resume.conditions import RunConditions
     from metta.store.checkpoints.files import read_newest_checkpoint
     from metta.train.settings import apply_settings
@@ -116,13 +116,13 @@ def _as_saved(config: "TrainingConfig", checkpoint_dir: Path) -> "TrainingConfig
         }
     except (KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{str(checkpoint.path)!r} does not say how its numbers were computed"
+            f"{str(checkpoint.path)!r} does not hold how its numbers were computed"
         ) from error
     return apply_settings(config, taken)
 
 
 def _require_settings_only(run: "RunDirectory") -> None:
-    """Refuse a run whose network or environment is in no settings."""
+    """Refuse a run whose network or environment is not described by its settings."""
     about = run.about()
     for key, what in (("own_environment", "environment"), ("own_policy", "network")):
         if about.get(key):

@@ -37,11 +37,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "uri",
         metavar="URI",
-        help="a .replay file, file://..., or a run or folder, whose newest replay is taken",
+        help="a .replay file, file://..., or a run or folder, of which the newest replay is played",
     )
     parser.add_argument("--simulation", metavar="NAME", help="the newest replay of this simulation")
     parser.add_argument("--epoch", type=int, metavar="N", help="the replay of this epoch")
-    parser.add_argument("--list", action="store_true", help="only list the replays that there are")
+    parser.add_argument("--list", action="store_true", help="only list the replays")
     parser.add_argument(
         "--out", metavar="FILE", help="write FILE.mp4, FILE.gif or FILE.txt instead of playing"
     )
@@ -185,7 +185,7 @@ def _play(replay: "Replay", moments: range, options: argparse.Namespace) -> None
     is_terminal = sys.stdout.isatty()
     say(_headline(replay.info))
     if replay.info.kind == "frames" and not is_terminal:
-        say("it is made of images: write them with --out FILE.mp4 or FILE.gif, or use a terminal")
+        say("this replay has images: write them with --out FILE.mp4 or FILE.gif, or use a terminal")
         return
     color = is_terminal and not options.no_color
     screen, lines = shutil.get_terminal_size()
@@ -207,13 +207,13 @@ def _play(replay: "Replay", moments: range, options: argparse.Namespace) -> None
 
 
 def _fitting_columns(replay: "Replay", columns: int, lines: int) -> int:
-    """How wide an image may be so that its half blocks fit the height, too."""
+    """How wide an image may be so that its half blocks also fit the height."""
     height, width, _ = replay.frame(0).shape
     return max(1, min(columns, 2 * max(lines, 1) * int(width) // int(height)))
 
 
 def _cut(line: str, columns: int) -> str:
-    """The part of a line that a terminal does not wrap; all codes of colours stay, they take no room."""
+    """The part of a line that a terminal does not wrap; colour codes all stay, since they take no space."""
     kept, left = [], columns
     for piece in _STYLE.split(line):
         if _STYLE.fullmatch(piece):
@@ -227,14 +227,14 @@ def _cut(line: str, columns: int) -> str:
 
 
 def _columns_of(sign: str) -> int:
-    """How many columns a terminal gives to a sign."""
+    """How many columns a terminal uses for a character."""
     if unicodedata.combining(sign):
         return 0
     return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
 
 
 def _redraw(text: str, drawn: int) -> int:
-    """Write over the `drawn` lines that were written last; returns how many lines there are now."""
+    """Overwrite the last `drawn` lines; returns how many lines were written."""
     back = f"\x1b[{drawn}F\x1b[J" if drawn else ""
     sys.stdout.write(f"{back}{text}\n")
     sys.stdout.flush()

@@ -23,9 +23,7 @@ _FOLDERS = ("checkpoint_dir", "replay_dir")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.description = (
-        "Continues a run from its newest checkpoint, with the settings that it has."
-    )
+    parser.description = "Continues a run from its newest checkpoint, with its own settings."
     parser.epilog = "A longer run: metta resume runs/first total_timesteps=500_000"
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="folder of the run, or its name below --output"
@@ -42,22 +40,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restore-settings",
         action="store_true",
-        help="take the settings from the newest checkpoint, and write config.yaml anew: where it is "
-        "missing, damaged or was edited",
+        help="take the settings from the newest checkpoint, and rewrite config.yaml: if it is missing, "
+        "damaged or was edited",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Resume."""
     if options.run is None:
-        raise ConfigError("RUN is missing: which run shall continue? `metta runs` lists them")
+        raise ConfigError("RUN is missing: name the run to continue; `metta runs` lists them")
     folder = _find_run_to_resume(options.run, Path(options.output))
     settings = _settings(options.words)
     from metta.store.run_directory import RunDirectory
 
     directory = RunDirectory(folder)
     given = {kind: getattr(options, kind) for kind in _FOLDERS}
-    # refused before any work where it is outside of the run and not given
+    # refused before any work if it is outside of the run and not given
     places = {kind: given[kind] or place_of(directory, kind, given) for kind in _FOLDERS}
     checkpoints = Path(places["checkpoint_dir"])
     if options.restore_settings:
@@ -80,14 +78,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def place_of(directory: "RunDirectory", kind: str, given: Mapping[str, str | None]) -> Path:
-    """A folder of a run; where it is outside of it, the error says how to resume."""
+    """A folder of a run; if it is outside of the run, the error says how to resume."""
     return directory.place(
         kind, lambda folder: resume_command(directory.path, {**given, kind: folder})
     )
 
 
 def resume_command(run: Path, given: Mapping[str, str | None]) -> str:
-    """What to type so that a run continues with the folders that it was `given`."""
+    """The command that continues a run with the folders that it was `given`."""
     words = ["metta", "resume", str(run)]
     for kind, folder in given.items():
         if folder is not None:
@@ -96,7 +94,7 @@ def resume_command(run: Path, given: Mapping[str, str | None]) -> str:
 
 
 def _find_run_to_resume(name: str, output: Path) -> Path:
-    """As `find_run`; also where only checkpoints are left of a run."""
+    """As `find_run`; also finds a run of which only checkpoints are left."""
     for folder in (Path(name), output / name):
         if (folder / "checkpoints").is_dir():
             return folder
@@ -116,7 +114,7 @@ def find_run(name: str, output: Path) -> Path:
 
 
 def _require_checkpoint(folder: Path, checkpoint_dir: Path) -> None:
-    """Refuse to begin anew under the name of continuing; damaged checkpoints are told of elsewhere."""
+    """Refuse to resume a run without checkpoints; damaged ones are reported elsewhere."""
     from metta.store.checkpoints.files import checkpoint_folders
 
     if not checkpoint_folders(checkpoint_dir):
@@ -130,7 +128,7 @@ def _require_checkpoint(folder: Path, checkpoint_dir: Path) -> None:
 
 
 def _settings(words: list[str]) -> list[str]:
-    """The words, if all of them are NAME=VALUE."""
+    """The arguments, if all of them are NAME=VALUE."""
     from metta.cli.arguments import sort_arguments
 
     preset, files, settings = sort_arguments(words)

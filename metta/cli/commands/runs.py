@@ -1,4 +1,4 @@
-"""`metta runs`: which runs there are, and how they stand."""
+"""`metta runs`: lists runs and their status."""
 
 import argparse
 import json
@@ -20,18 +20,18 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Lists the runs below a folder, newest last, or shows one of them: how it stands, its last "
+        "Lists the runs below a folder, newest last, or shows one of them: its status, its last "
         "metrics, scores, policies and replays."
     )
     parser.epilog = (
-        "With --database, runs of other machines are there too; one that did not end and was not heard "
-        "of for 10 minutes is silent. `metta stats ingest` fills it."
+        "With --database, runs of other machines are listed too; one that did not end and logged no "
+        "event for 10 minutes is silent. `metta stats ingest` fills the database."
     )
     parser.add_argument(
         "run",
         nargs="?",
         metavar="RUN",
-        help="show this run only, with all that it did; also: metta runs show RUN",
+        help="show this run only, in full; also: metta runs show RUN",
     )
     parser.add_argument("shown", nargs="?", metavar="", help=argparse.SUPPRESS)
     add_output(parser)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wanted(first: str | None, second: str | None) -> str | None:
-    """The run that is named, with or without `show` before it."""
+    """The run that the arguments name, with or without `show` before it."""
     if second is None:
         if first == "show":
             raise ConfigError("RUN is missing: metta runs show RUN; `metta runs` lists them")
@@ -114,7 +114,7 @@ def _shown(number: float | None) -> str:
 
 
 def _share(run: "RunSummary") -> str:
-    if run.total_timesteps <= 0:  # not known, as where its configuration cannot be read
+    if run.total_timesteps <= 0:  # not known, e.g. if its configuration cannot be read
         return f"{run.agent_step:,}" if run.agent_step else "-"
     return f"{run.agent_step:,} ({min(run.agent_step / run.total_timesteps, 1):.0%})"
 

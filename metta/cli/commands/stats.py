@@ -1,4 +1,4 @@
-"""`metta stats`: event logs into a database, and answers out of it."""
+"""`metta stats`: loads event logs into a database, and queries it."""
 
 import argparse
 import json
@@ -21,22 +21,22 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Loads event logs of runs into a database (SQLite, or PostgreSQL by a URL), and asks it."
+        "Loads event logs of runs into a database (SQLite, or PostgreSQL by a URL), and queries it."
     )
-    parser.epilog = "`metta stats ACTION --help` says more; `metta runs --database URL` lists runs."
+    parser.epilog = "See also `metta stats ACTION --help`; `metta runs --database URL` lists runs."
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _configure_ingest(actions.add_parser("ingest", help="load event logs", allow_abbrev=False))
     own = actions.add_parser("tables", help="list tables and views", allow_abbrev=False)
     own.description = "Lists the tables and views of a database, with the number of their rows."
     add_database(own)
     own.add_argument("--json", action="store_true", help="one JSON object per table, for scripts")
-    _configure_query(actions.add_parser("query", help="ask with SQL", allow_abbrev=False))
+    _configure_query(actions.add_parser("query", help="run a SQL query", allow_abbrev=False))
     _configure_export(actions.add_parser("export", help="write a table", allow_abbrev=False))
 
 
 def _configure_ingest(own: argparse.ArgumentParser) -> None:
     own.description = (
-        "Loads what event logs have beyond what the database knows; doing so again changes nothing."
+        "Loads events that the database does not have yet; loading a log again changes nothing."
     )
     own.add_argument(
         "places",
@@ -49,24 +49,24 @@ def _configure_ingest(own: argparse.ArgumentParser) -> None:
         "--watch",
         type=float,
         metavar="SECONDS",
-        help="look for news again and again, this far apart, until Ctrl-C",
+        help="look for new events at this interval, until Ctrl-C",
     )
 
 
 def _configure_query(own: argparse.ArgumentParser) -> None:
     own.description = (
         "Prints what one SQL statement finds (SELECT, WITH, VALUES); it only reads. "
-        "PostgreSQL answers no EXPLAIN or SHOW here."
+        "EXPLAIN and SHOW do not work with PostgreSQL."
     )
     own.add_argument("sql", metavar="SQL", help="e.g. 'SELECT name, outcome, epoch FROM runs'")
     add_database(own)
     own.add_argument(
-        "--limit", type=int, default=1000, metavar="N", help="most rows (default: %(default)s)"
+        "--limit", type=int, default=1000, metavar="N", help="at most N rows (default: %(default)s)"
     )
     own.add_argument(
         "--json",
         action="store_true",
-        help="one JSON object per row, for scripts; the second column `a` is `a_2` there",
+        help="one JSON object per row, for scripts; a second column `a` is named `a_2`",
     )
 
 
@@ -81,7 +81,7 @@ def _configure_export(own: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what was asked for."""
+    """Run the action."""
     actions = {"ingest": _ingest, "tables": _tables, "query": _query, "export": _export}
     return actions[options.action](options)
 
@@ -111,7 +111,7 @@ def _ingest(options: argparse.Namespace) -> int:
 
 
 def _places(names: list[str], output: Path) -> list[Path]:
-    """Folders and logs that are there; a name may be that of a run below `output`."""
+    """Folders and logs that exist; a name may be that of a run below `output`."""
     found = []
     for name in names or [str(output)]:
         known = [path for path in (Path(name), output / name) if path.exists()]

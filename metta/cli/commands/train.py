@@ -1,4 +1,4 @@
-"""`metta train`: from words to a configuration, then to `metta.cli.training`."""
+"""`metta train`: from arguments to a configuration, then to `metta.cli.training`."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
         "Trains PPO, shows progress, scores the result on fresh episodes, and saves policy, checkpoints, "
-        "metrics and learning curve in a folder of its own."
+        "metrics and learning curve in a new folder."
     )
     parser.epilog = (
         "Settings go by any usual name, e.g.: metta train Acrobot-v1 learning_rate=1e-3 n_steps=256. "
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """What every command takes that begins a run."""
+    """Options of every command that begins a run."""
     add_words(parser)
     add_output(parser, "where runs are saved")
     parser.add_argument(
@@ -53,7 +53,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def checked_options(options: argparse.Namespace) -> tuple["Resolved", Path]:
-    """Settings and output folder of a run that is about to begin, refused before any work."""
+    """Settings and output folder of a new run; refuses bad ones before any work."""
     extra = []
     if options.eval_episodes is not None:
         extra = [f"trainer.evaluation.eval_episodes={options.eval_episodes}"]
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_parts(resolved: "Resolved") -> None:
-    """Refuse an environment, a suite or a device that cannot be used before anything is built."""
+    """Before anything is built, refuse an environment, a suite or a device that cannot be used."""
     from metta.envs.env_ids import check_env_id
     from metta.rl.learn.numerics import resolve_device
     from metta.train.sim_config import find_suite
@@ -100,7 +100,7 @@ def _check_parts(resolved: "Resolved") -> None:
 
 
 def _check_run_name(run: str | None, resolved: "Resolved") -> None:
-    """Refuse a name that is no folder's: of --run, or without it of the experiment."""
+    """Refuse a name that cannot be a folder's: that of --run, else that of the experiment."""
     from metta.untrusted.paths import check_name
 
     if run is not None:

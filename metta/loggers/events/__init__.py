@@ -1,1 +1,1 @@
-"""The event log: its lines, its file, its readers, and the history they give."""
+"""The event log: its lines, its file, its readers, and the history read from it."""

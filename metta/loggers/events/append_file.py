@@ -1,4 +1,4 @@
-"""A file of lines that grows by whole lines only."""
+"""A file that grows by whole lines only."""
 
 import errno
 import itertools
@@ -18,8 +18,8 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 class AppendFile:
     """Opens a file for appending, and cuts off a last line that a crash left unfinished.
 
-    `append` hands the bytes to the system at once: they survive the death of this process, and after
-    `sync` that of the machine. An `append` that fails leaves no part of the line behind.
+    `append` hands the bytes to the operating system at once: they survive a crash of this process,
+    and after `sync` a crash of the machine. An `append` that fails leaves no part of the line behind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +33,7 @@ class AppendFile:
         os.ftruncate(self._descriptor, self.size)
 
     def _line_begin(self, end: int) -> int:
-        """Where the line begins that a place lies in: after the last line end before it."""
+        """Where the line that contains a place begins: after the last line end before it."""
         while end > 0:
             begin = max(0, end - _BLOCK)
             newline = os.pread(self._open, end - begin, begin).rfind(b"\n")
@@ -43,15 +43,15 @@ class AppendFile:
         return 0
 
     def last_line(self) -> bytes:
-        """The last line with its end; empty where there is none."""
+        """The last line with its end; empty if the file has none."""
         begin = self._line_begin(self.size - 1)
         return os.pread(self._open, self.size - begin, begin)
 
     def append(self, lines: bytes, at: int | None = None) -> int:
-        """Write whole lines, all of them or, where it raises `OSError`, none; returns where they end.
+        """Write whole lines, all of them or, if it raises `OSError`, none; returns where they end.
 
         `at` is where they begin (default: the end of the file), so that a write that was interrupted can
-        be made again.
+        be repeated.
         """
         begin = self.size if at is None else at
         rest, place = memoryview(lines), begin
@@ -70,10 +70,10 @@ class AppendFile:
         os.fsync(self._open)
 
     def is_in_place(self) -> bool:
-        """Whether the file's name still leads to it, or to one of the same size and end.
+        """Whether the file's name still refers to it, or to a file of the same size and end.
 
-        Some mounts give a file another inode number at each look, so other numbers alone prove nothing:
-        the file that has the name is opened, and lines are appended to it from then on.
+        Some mounts report another inode number each time, so a different number alone proves nothing: the
+        file that has the name is opened, and lines are appended to it from then on.
         """
         try:
             named = self.path.lstat()
@@ -85,7 +85,7 @@ class AppendFile:
         return self._open_again()
 
     def _open_again(self) -> bool:
-        """Open what has the file's name now; False where it is missing or not alike."""
+        """Open what has the file's name now; False if it is missing or differs."""
         try:
             named = os.open(self.path, _FLAGS & ~os.O_CREAT)
         except OSError:
@@ -94,7 +94,7 @@ class AppendFile:
         try:
             if _end_of(named) != _end_of(self._open):
                 return False
-            os.fsync(named)  # it may be a copy that somebody has just made
+            os.fsync(named)  # it may be a copy that was just made
             make_durable(self.path.parent)
             unused, self._descriptor = self._open, named
             return True
@@ -110,7 +110,7 @@ class AppendFile:
         return (now.st_dev, now.st_ino) == self._folder
 
     def put_back(self) -> Path | None:
-        """Write a file that lost its name again, whole; what has the name now is renamed, and returned."""
+        """Write a file that lost its name again, in full; what has the name now is renamed and returned."""
         aside = None
         if os.path.lexists(self.path):
             names = (self.path.with_name(f"{self.path.name}.found-{n}") for n in itertools.count(1))
@@ -134,7 +134,7 @@ class AppendFile:
         return aside
 
     def close(self) -> None:
-        """Let the file go; may be called more than once."""
+        """Close the file; may be called more than once."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -146,7 +146,7 @@ class AppendFile:
 
 
 def _end_of(descriptor: int) -> tuple[int, int, bytes]:
-    """Kind, size and last bytes of a file; the last line of an event log vouches for all before it."""
+    """Kind, size and last bytes of a file; the last checksum of an event log covers all lines before it."""
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode):
         return stat.S_IFMT(about.st_mode), 0, b""
@@ -160,7 +160,7 @@ def _open_regular(path: Path) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnsafeFileError(
-                f"{str(path)!r} is a symbolic link; a file must lie there"
+                f"{str(path)!r} is a symbolic link; use a regular file"
             ) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

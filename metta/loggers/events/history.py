@@ -1,4 +1,4 @@
-"""What a run's event log says about it, without what a crash took back."""
+"""The history of a run, read from its event log, without epochs that a crash lost."""
 
 import bisect
 import contextlib
@@ -35,18 +35,17 @@ __all__ = [
 ]
 
 TAIL_BYTES = 16 * 2**20
-"""Of a log that are read, and checked, when a run resumes; more only where a table lacks older rows."""
+"""Bytes of a log that a resuming run reads and checks; more only if a table lacks older records."""
 _MARKERS = (b"run_start", b"rewind", b"log_damage")
 _LATE = "late_row"
 
 
 def metric_rows(path: str | os.PathLike[str]) -> list[MetricRow]:
-    """Rows of metrics in order, each once; numbers that were not finite are NaN.
+    """Records in order, each once; numbers that were not finite are NaN.
 
     A run that was killed continues from its newest checkpoint and logs again what came after it; its
-    event `run_start`, or `rewind` where nobody records runs, says from which epoch, and its rows of later
-    epochs before that do not count. Scores that came late are rows of their own, behind those of the epoch
-    that they belong to.
+    event `run_start` (or `rewind`, if runs are not recorded) has the epoch, and earlier records of later
+    epochs do not count. Late scores are separate records, after those of the epoch they belong to.
     """
     return list(stream_rows(path))
 
@@ -54,7 +53,7 @@ def metric_rows(path: str | os.PathLike[str]) -> list[MetricRow]:
 def stream_rows(
     path: str | os.PathLike[str], *, with_late_scores: bool = True
 ) -> Iterator[MetricRow]:
-    """`metric_rows`, one by one: a log may be larger than the memory. Each kind is read for itself."""
+    """`metric_rows`, one by one: a log may be larger than the memory. Each kind is read separately."""
     if not with_late_scores:
         yield from (row_of(event, path) for event in stream_events(path, {"metrics"}))
         return
@@ -94,7 +93,7 @@ def stream_events(path: str | os.PathLike[str], kinds: Collection[str]) -> Itera
     with open_log(path) as (stream, _):
         for place, line in lines_from(stream, 0, path):
             if any(marker in line for marker in _MARKERS):
-                with contextlib.suppress(ValueError):  # it is told of below
+                with contextlib.suppress(ValueError):  # reported below
                     rewinds.note(place, parse_event(line))
     for place, event in placed_events(path, kinds):
         if rewinds.counts(place, event.run, _epoch_of(event, path)):
@@ -102,13 +101,13 @@ def stream_events(path: str | os.PathLike[str], kinds: Collection[str]) -> Itera
 
 
 def last_event(path: str | os.PathLike[str], kind: str) -> Event | None:
-    """The newest event of a kind; None where the last `TAIL_BYTES` of the log have none."""
+    """The newest event of a kind; None if the last `TAIL_BYTES` of the log have none."""
     with open_log(path) as (stream, size):
         for place, line in lines_backwards(stream, size, path):
             if size - place > TAIL_BYTES:
                 break
             if kind.encode() in line:
-                with contextlib.suppress(ValueError):  # damage is told of elsewhere
+                with contextlib.suppress(ValueError):  # damage is reported elsewhere
                     event = parse_event(line)
                     if event.kind == kind:
                         return event
@@ -116,9 +115,9 @@ def last_event(path: str | os.PathLike[str], kind: str) -> Event | None:
 
 
 def _epoch_of(event: Event, path: str | os.PathLike[str]) -> int:
-    """The epoch that an event tells of; 0 where it tells of none."""
+    """The epoch of an event; 0 if it has none."""
     if event.kind == "heartbeat":
-        return 0  # a sign of life stays one
+        return 0  # heartbeats always count
     try:
         return whole_number(event.payload.get("epoch", 0), "epoch")
     except ValueError as reason:
@@ -126,7 +125,7 @@ def _epoch_of(event: Event, path: str | os.PathLike[str]) -> int:
 
 
 def row_of(event: Event, path: str | os.PathLike[str] = "the log") -> MetricRow:
-    """The row of an event `metrics`, or of scores that came late; `EventLogError` where it has none."""
+    """The record of an event `metrics`, or of late scores; `EventLogError` if it has none."""
     payload, is_late = event.payload, came_late(event)
     numbers = payload["scores"][_LATE] if is_late else payload.get("metrics")
     try:
@@ -142,13 +141,13 @@ def _numbers(metrics: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, number in metrics.items():
         if number is not None and not isinstance(number, int | float):
-            raise ValueError(f"{name!r:.80} is {number!r:.80}, which is no number")
+            raise ValueError(f"{name!r:.80} is {number!r:.80}, which is not a number")
         found[name] = math.nan if number is None else number
     return found
 
 
 def taken_back_to(event: Event, path: str | os.PathLike[str] = "the log") -> int | None:
-    """The epoch after which rows before this event do not count; None for most events."""
+    """The epoch after which records before this event do not count; None for most events."""
     if event.kind not in ("run_start", "rewind"):
         return None
     try:
@@ -158,7 +157,7 @@ def taken_back_to(event: Event, path: str | os.PathLike[str] = "the log") -> int
 
 
 class _Rewinds:
-    """Where in a log rows were taken back."""
+    """Where in a log records were taken back."""
 
     def __init__(self) -> None:
         self._places: dict[str, list[int]] = {}
@@ -167,14 +166,14 @@ class _Rewinds:
         self._is_settled = False
 
     def note(self, place: int, event: Event) -> None:
-        """Take events in, in order."""
+        """Add an event; call it in order."""
         epoch = taken_back_to(event)
         if epoch is not None:
             self._places.setdefault(event.run, []).append(place)
             self._epochs.setdefault(event.run, []).append(epoch)
 
     def counts(self, place: int, run: str, epoch: int) -> bool:
-        """Whether what stands at a place about an epoch was not taken back later."""
+        """Whether what a log has at a place about an epoch was not taken back later."""
         if not self._is_settled:
             self._is_settled = True
             for run_id, epochs in self._epochs.items():
@@ -185,10 +184,10 @@ class _Rewinds:
 
 
 class LogTail:
-    """The rows that count at the end of a log, as far back as they are wanted, and what is wrong there.
+    """The records that count at the end of a log, as far back as they are wanted, and what is wrong there.
 
-    All rows of an epoch are in it, or none. Iterating reads them from the file again; a tail of any length
-    takes little memory.
+    All records of an epoch are in it, or none. Iterating reads them from the file again; a tail of any
+    length takes little memory.
     """
 
     def __init__(
@@ -197,11 +196,11 @@ class LogTail:
         self.path = path
         self._kind = "evaluation" if of_late_scores else "metrics"
         self.problems: list[str] = []
-        """Lines that were changed, removed or swapped after they were written, or are no events."""
+        """Lines that were changed, removed or swapped after they were written, or are not events."""
         self.was_damaged = False
         """Whether an earlier start found the log damaged."""
         self.has_metrics = False
-        """Whether there are rows, also such as do not count."""
+        """Whether the log has records, including those that do not count."""
         self.first: MetricRow | None = None
         self.last: MetricRow | None = None
         self._size = tail_bytes or TAIL_BYTES
@@ -213,7 +212,7 @@ class LogTail:
         return self._begin == 0
 
     def reach(self, epoch: int) -> None:
-        """Reach back until a row of this epoch, or of an earlier one, is among them."""
+        """Reach back until a record of this epoch, or of an earlier one, is among them."""
         while not self.is_whole and (self.first is None or self.first.epoch > epoch):
             self._size *= 4
             self._read_back()
@@ -223,7 +222,7 @@ class LogTail:
             yield from self._rows(stream)
 
     def _read_back(self) -> None:
-        """Find the lines of the tail; four times as many bytes where no row is among them."""
+        """Find the lines of the tail; four times as many bytes if no record is among them."""
         with open_log(self.path) as (stream, size):
             while True:
                 self._begin = _line_begin(stream, max(0, size - self._size))
@@ -236,7 +235,7 @@ class LogTail:
                 self._size *= 4
 
     def _inspect(self, stream: BinaryIO) -> None:
-        """Check every line, and note where rows were taken back."""
+        """Check every line, and note where records were taken back."""
         self._rewinds, self.problems = _Rewinds(), []
         self.was_damaged = self.has_metrics = False
         check = ChainCheck(0 if self.is_whole else None)
@@ -252,7 +251,7 @@ class LogTail:
                         row_of(event, self.path)
                 problem = check.add(line, event)
             except (ValueError, EventLogError) as reason:
-                problem = f"the line is no event: {reason}"
+                problem = f"the line is not an event: {reason}"
                 check = ChainCheck(None)
             if problem:
                 self.problems.append(f"at byte {place:,} {problem}")
@@ -261,7 +260,7 @@ class LogTail:
         rows = self._rows_that_count(stream)
         if self.is_whole:
             return rows
-        cut = next(rows, None)  # other rows of its epoch may stand before the tail
+        cut = next(rows, None)  # other records of its epoch may be before the tail
         return (row for row in rows if cut is None or row.epoch != cut.epoch)
 
     def _rows_that_count(self, stream: BinaryIO) -> Iterator[MetricRow]:
@@ -282,10 +281,10 @@ class LogTail:
 
 @dataclass(frozen=True)
 class Continuation:
-    """A run continues after an epoch: what sinks follow."""
+    """What sinks need to follow a run that continues after an epoch."""
 
     tail: LogTail
-    """The rows that count."""
+    """The records that count."""
     epoch: int
     agent_step: int
     is_as_marked: bool
@@ -293,12 +292,12 @@ class Continuation:
 
     @property
     def keeps_others(self) -> bool:
-        """Whether a sink keeps rows up to `epoch` that the log lacks, for it is not known to be whole."""
+        """Whether a sink keeps records up to `epoch` that the log lacks: the log may be incomplete."""
         return not self.is_as_marked or self.tail.was_damaged or bool(self.tail.problems)
 
 
 def _line_begin(stream: BinaryIO, place: int) -> int:
-    """Where the first line begins at or after a place."""
+    """Where the first line at or after a place begins."""
     if place > 0:
         stream.seek(place - 1)
         place += len(stream.readline()) - 1

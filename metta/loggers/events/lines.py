@@ -1,10 +1,10 @@
-"""Lines of an event log: how an event is written, read, and found to be changed.
+"""Lines of an event log: how an event is written, read and checked.
 
 A line ends with a checksum of itself and, through that of the line before it, of all lines above:
 
     {"run":"6f63...","sequence":7,"time":1794954040.3,"kind":"metrics","payload":{...},"check":"0f9a31c2"}
 
-Lines of logs that are older than checksums have none, and are read all the same.
+Lines of logs from before checksums have none, and are read all the same.
 """
 
 import json
@@ -39,7 +39,7 @@ _FIELDS = frozenset({"run", "sequence", "time", "kind", "payload"})
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the log; (run, sequence) names it for good."""
+    """One line of the log; (run, sequence) identifies it."""
 
     run: str
     sequence: int
@@ -50,9 +50,9 @@ class Event:
 
 
 def event_line(event: Mapping[str, Any], link: int) -> bytes:
-    """An event as a line; `link` is that of the line before it, 0 where there is none.
+    """An event as a line; `link` is that of the line before it, 0 for the first line.
 
-    ValueError where the line would be longer than what is read.
+    ValueError if the line would be longer than what is read.
     """
     body = to_json(event)[:-1].encode()
     if len(body) + _CHECK_BYTES > MAX_LINE_BYTES:
@@ -72,7 +72,7 @@ def link_of(line: bytes) -> int:
 
 
 def follows(line: bytes, link: int) -> bool:
-    """Whether a line is as it was written, after a line with this link; without a checksum it counts so."""
+    """Whether a line is as written, after a line with this link; True for a line without a checksum."""
     found = _CHECK.search(line, max(0, len(line) - _CHECK_BYTES))
     return found is None or zlib.crc32(line[: found.start()], link) == int(found[1], 16)
 
@@ -86,7 +86,7 @@ def parse_event(line: bytes) -> Event:
     if not isinstance(found, dict) or found.keys() - {"check"} != _FIELDS:
         raise ValueError("it has other fields than an event")
     if "check" in found and not has_check(line):
-        raise ValueError("its checksum is no checksum")
+        raise ValueError("its checksum is malformed")
     run, kind, payload = found["run"], found["kind"], found["payload"]
     if not isinstance(run, str) or not 0 < len(run) <= _MAX_RUN:
         raise ValueError(f"run={run!r:.80} must be a text of 1 to {_MAX_RUN} characters")
@@ -99,7 +99,7 @@ def parse_event(line: bytes) -> Event:
 
 
 def whole_number(value: Any, name: str) -> int:
-    """A whole number of 64 bits; ValueError, which calls it by `name`, where it is none."""
+    """A whole number of 64 bits; else a ValueError, which calls it `name`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or value % 1 != 0 or not -_LIMIT <= value < _LIMIT:
         raise ValueError(f"{name}={value!r:.80} must be a whole number of 64 bits")

@@ -1,4 +1,4 @@
-"""The event log: what happened in a run, one JSON object per line. It is the local truth."""
+"""The event log: what happened in a run, one JSON object per line. All other files follow it."""
 
 import os
 import threading
@@ -38,7 +38,7 @@ class LogMark:
 
     @classmethod
     def from_dict(cls, found: Any) -> "LogMark | None":
-        """What `to_dict` gave; None where this is something else, as of older checkpoints."""
+        """The mark that `to_dict` wrote; None if this is something else, as in older checkpoints."""
         if not isinstance(found, dict) or not isinstance(found.get("run"), str):
             return None
         try:
@@ -65,9 +65,9 @@ class EventLog:
         with EventLog(run_dir / "events.jsonl") as log:
             log.append("metrics", {"epoch": 1, "agent_step": 64, "metrics": {"loss": 0.5}})
 
-    Each event is handed to the system at once, and `run_end` to the disk. A disk that fails does not
-    stop a run: events wait in memory, a warning tells of it, and the next event tries again. May be
-    used from several threads, by one process at a time.
+    Each event is handed to the operating system at once, and `run_end` to the disk. A disk that fails
+    does not stop a run: events wait in memory, a warning reports it, and the next event tries again.
+    May be used from several threads, by one process at a time.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class EventLog:
         self.damage = [] if mark is None else self._compare(mark, last)
         """How the file differs from what it was when `mark` was taken."""
         self.is_as_marked = mark is not None and not self.damage
-        """Whether nothing is missing of what was there when `mark` was taken."""
+        """Whether the log still has everything it had when `mark` was taken."""
         known = last or mark
         self.run_id = run_id or (uuid.uuid4().hex if known is None else known.run)
         """Of the run whose events are written now."""
-        # a log that lost its end gives no number twice: databases may have those events
+        # a log that lost its end does not reuse numbers: databases may have those events
         sequence = max(last.sequence if last else 0, mark.sequence if mark else 0)
         line = self._file.last_line()
         self._tail = _Tail(sequence, link_of(line) if line else 0, self._file.size)
@@ -151,18 +151,18 @@ class EventLog:
                 raise EventLogError(f"an event {kind!r} cannot be logged: {reason}") from reason
             self._tail = _Tail(number, link_of(line), tail.size, (*tail.waiting, line))
             news = self._write(sync=kind in _DURABLE)
-        if news:  # outside of the lock: whoever shows the warning may log
+        if news:  # outside of the lock: code that shows the warning may log
             warnings.warn(news, MettaWarning, stacklevel=2)
         return number
 
     def _write(self, *, sync: bool) -> str:
-        """Write what waits; returns what there is to tell."""
+        """Write the events that wait; returns a message, or an empty text."""
         try:
             if self._file is None:
                 self._file = AppendFile(self.path)
             tail = self._tail
             if tail.waiting:
-                at = min(tail.size, self._file.size)  # less where the file was removed meanwhile
+                at = min(tail.size, self._file.size)  # less if the file was removed meanwhile
                 end = self._file.append(b"".join(tail.waiting), at)
                 self._tail = tail._replace(size=end, waiting=())
             if sync:
@@ -176,9 +176,9 @@ class EventLog:
         return f"{self.path} is written again, and complete" if recovered else ""
 
     def sync(self) -> LogMark | None:
-        """Bring everything to the disk; returns how far the file has got, or None where that failed.
+        """Bring everything to the disk; returns how far the file has got, or None if that failed.
 
-        A file that was removed or replaced meanwhile is written again, whole. `RunRemovedError` where its
+        A file that was removed or replaced meanwhile is written again, in full. `RunRemovedError` if its
         folder is gone.
         """
         with self._lock:
@@ -191,15 +191,15 @@ class EventLog:
         return mark if is_there else None
 
     def _put_back(self) -> str:
-        """Give the file its name again if it has lost it; returns what there is to tell."""
+        """Restore the file's name if it has lost it; returns a message, or an empty text."""
         file = self._file
         try:
             if file is None or file.is_in_place():
                 return ""
             if not file.has_its_folder():
                 raise RunRemovedError(
-                    f"the folder {str(self.path.parent)!r} was removed or renamed while a run was at work "
-                    "in it; training stops"
+                    f"the folder {str(self.path.parent)!r} was removed or renamed while a run used it; "
+                    "training stops"
                 )
             aside = file.put_back()
         except OSError as error:
@@ -209,7 +209,7 @@ class EventLog:
         return f"{self.path} was removed or replaced; it is written again, and complete{other}"
 
     def close(self) -> None:
-        """Bring everything to the disk and let the file go; another event opens it again."""
+        """Bring everything to the disk and close the file; another event opens it again."""
         with self._lock:
             if self._file is None and not self._tail.waiting:
                 return

@@ -1,4 +1,4 @@
-"""JSON that every reader accepts and everybody may see: NaN becomes null, and secrets are hidden."""
+"""JSON that every reader accepts: NaN becomes null, and secrets are hidden."""
 
 import json
 import math
@@ -13,12 +13,12 @@ _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def to_json(value: Any) -> str:
-    """One line of JSON, whatever is in `value`: strange objects become text."""
+    """One line of JSON, whatever is in `value`: objects that JSON does not have become text."""
     try:
         text = _ENCODER.encode(value)
     except (TypeError, ValueError):
         text = _ENCODER.encode(_plain(value))
-    if scrub(text) == text:  # nearly always, and one look at the whole line is quick
+    if scrub(text) == text:  # nearly always, and one search of the whole line is quick
         return text
     return _ENCODER.encode(scrub_all(_plain(value)))
 

@@ -1,4 +1,4 @@
-"""Reading event logs: from the beginning, or from the end as far as is wanted."""
+"""Reading event logs, from the beginning or backwards from the end."""
 
 import os
 import warnings
@@ -40,10 +40,10 @@ def open_log(path: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
-    """Events in order; a last line without an end, of a crash or of a writer at work, is left out.
+    """Events in order; a last line without an end, of a crash or of a running writer, is left out.
 
-    A line that is no event is an `EventLogError`. Lines that were changed, removed or swapped after they
-    were written are a `MettaWarning`, one for each log.
+    A line that is not an event is an `EventLogError`. Lines that were changed, removed or swapped after
+    they were written are a `MettaWarning`, one for each log.
     """
     for _, event in placed_events(path):
         yield event
@@ -75,18 +75,18 @@ def placed_events(
 def bad_line(
     path: str | os.PathLike[str], place: str, line: bytes, reason: Exception
 ) -> EventLogError:
-    """What to raise for a line that is no event."""
+    """The error to raise for a line that is not an event."""
     return EventLogError(
-        f"{place} of {os.fspath(path)!r} is no event: {reason}: {scrub(repr(line[:80]))}"
+        f"{place} of {os.fspath(path)!r} is not an event: {reason}: {scrub(repr(line[:80]))}"
     )
 
 
 class ChainCheck:
-    """Says of each line, in order, whether it follows the one before it."""
+    """Checks of each line, in order, whether it follows the one before it."""
 
     def __init__(self, link: int | None = 0) -> None:
         self._link = link
-        """Of the line before; None where that is not known."""
+        """Of the line before; None if that is not known."""
         self._sequence: int | None = None if link is None else 0
 
     def add(self, line: bytes, event: Event | None = None) -> str:
@@ -136,7 +136,7 @@ def lines_backwards(
             place -= len(line)
             if is_whole:
                 yield place, line + b"\n"
-            is_whole = True  # what stands after the last line end is not whole
+            is_whole = True  # what follows the last line end is not whole
             place -= 1
         rest, block_size = lines[0], min(2 * block_size, _MAX_BLOCK)
     if is_whole:
@@ -146,5 +146,5 @@ def lines_backwards(
 def _too_long(path: str | os.PathLike[str], place: int) -> EventLogError:
     return EventLogError(
         f"{os.fspath(path)!r} has a line of more than {MAX_LINE_BYTES:,} bytes at byte {place:,}; that is "
-        "no event log of metta"
+        "not an event log of metta"
     )

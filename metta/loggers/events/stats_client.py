@@ -20,7 +20,7 @@ class StatsClient:
         epoch_id = client.create_epoch(run_id, 0, 10)
         client.record_episodes(run_id, epoch_id, {"episode_return": [20.0, 31.0]})
 
-    A database is filled from the log, where (run, sequence) names each event.
+    A database is filled from the log, where (run, sequence) identifies each event.
     """
 
     def __init__(self, event_log: EventLog) -> None:
@@ -29,9 +29,9 @@ class StatsClient:
     def create_run(
         self, name: str, attributes: Mapping[str, Any] | None = None, *, from_epoch: int = 0
     ) -> str:
-        """A training begins, or continues where the log has events of it; returns the run's id.
+        """Record that a training begins, or continues if the log has events of it; returns the run's id.
 
-        `from_epoch` epochs are done: what the log says about later ones was lost, and will come again.
+        `from_epoch` epochs are done: what the log has of later ones was lost, and will be logged again.
         """
         log = self.event_log
         payload = {
@@ -50,7 +50,7 @@ class StatsClient:
         end_epoch: int,
         attributes: Mapping[str, Any] | None = None,
     ) -> str:
-        """Epochs ``start_epoch <= e < end_epoch`` are done; returns an id for what happened in them."""
+        """Record that epochs ``start_epoch <= e < end_epoch`` are done; returns their id."""
         epoch_id = f"{run_id}:{start_epoch}-{end_epoch}"
         payload = {"epoch_id": epoch_id, "start_epoch": start_epoch, "end_epoch": end_epoch}
         self._append("epoch", run_id, {**payload, "attributes": dict(attributes or {})})
@@ -59,7 +59,7 @@ class StatsClient:
     def record_episodes(
         self, run_id: str, epoch_id: str | None, stats: Mapping[str, Sequence[float]]
     ) -> None:
-        """Episodes ended: for each statistic one number per episode."""
+        """Record episodes that ended: for each statistic one number per episode."""
         self._append("episodes", run_id, {"epoch_id": epoch_id, "stats": stats})
 
     def record_evaluation(
@@ -71,9 +71,9 @@ class StatsClient:
         policy_uri: str | None = None,
         run_id: str | None = None,
     ) -> None:
-        """A policy was scored: `EvalRewardSummary.to_dict`, or simulation -> mean return.
+        """Record the scores of a policy: `EvalRewardSummary.to_dict`, or simulation -> mean return.
 
-        Scores that came late have ``late_row`` too: the row of metrics that they are.
+        Late scores have ``late_row`` too: their record of metrics.
         """
         payload = {"epoch": epoch, "agent_step": agent_step, "policy_uri": policy_uri}
         self._append("evaluation", run_id, {**payload, "scores": scores})
@@ -98,7 +98,7 @@ class StatsClient:
                 if event.kind in ("evaluation", "replay") and epoch in epochs and epoch <= kept:
                     found.add((event.kind, epoch, str(event.payload.get("simulation", ""))))
                 elif event.kind == "metrics" and epoch < min(epochs):
-                    break  # scores come after the rows of their epoch
+                    break  # scores come after the records of their epoch
         return found
 
     def sync(self) -> bool:
@@ -108,7 +108,7 @@ class StatsClient:
     def record_policy(
         self, *, epoch: int, agent_step: int, uri: str, run_id: str | None = None
     ) -> None:
-        """A policy was saved."""
+        """Record that a policy was saved."""
         payload = {"epoch": epoch, "agent_step": agent_step, "uri": uri}
         self._append("policy", run_id, payload)
 
@@ -122,16 +122,16 @@ class StatsClient:
         policy_uri: str | None = None,
         run_id: str | None = None,
     ) -> None:
-        """An episode was recorded."""
+        """Record that a replay was written."""
         payload = {"epoch": epoch, "agent_step": agent_step, "simulation": simulation, "uri": uri}
         self._append("replay", run_id, {**payload, "policy_uri": policy_uri})
 
     def heartbeat(self, run_id: str, **numbers: float) -> None:
-        """The run is alive."""
+        """Record that the run is alive."""
         self._append("heartbeat", run_id, numbers)
 
     def end_run(self, run_id: str, reason: str, outcome: str = "done") -> None:
-        """The training is over: `outcome` is ``done``, ``stopped`` or ``failed``."""
+        """Record the end of the training: `outcome` is ``done``, ``stopped`` or ``failed``."""
         self._append("run_end", run_id, {"reason": reason, "outcome": outcome})
 
     def _append(self, kind: str, run_id: str | None, payload: Mapping[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Where rows of metrics go: console, CSV, TensorBoard, Weights & Biases."""
+"""Where records go: console, CSV, TensorBoard, Weights & Biases."""

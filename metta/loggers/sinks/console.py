@@ -1,4 +1,4 @@
-"""Progress for people: a table that stays in place on a terminal, plain lines elsewhere."""
+"""Progress in the console: a table that stays in place on a terminal, plain lines elsewhere."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ __all__ = ["ConsoleSink", "progress_line"]
 _SECONDS_BETWEEN_LINES = 2.0
 _SECONDS_BETWEEN_PICTURES = 1.0
 _LOST = (OSError, SystemExit)
-"""What a console raises that nobody can read any more; at a broken pipe rich would end the program."""
+"""What a closed console raises; at a broken pipe rich would end the program."""
 _SHOWN = {
     "overview/reward": ("return", ".1f"),
     "losses/policy_loss": ("policy loss", ".4f"),
@@ -31,9 +31,9 @@ _SHOWN = {
 class ConsoleSink:
     """Shows steps, steps per second, return, time left and the main losses.
 
-    Lines come at most every two seconds, and once more for the last row. `total_timesteps` is the agent
-    step at which the run ends; without it there is no bar and no time left. A console that cannot be
-    written to any more, as a closed terminal, is left alone.
+    Lines come at most every two seconds, and once more for the last record. `total_timesteps` is the agent
+    step at which the run ends; without it there is no bar and no time left. A console that can no longer
+    be written to, such as a closed terminal, is ignored.
     """
 
     name = "console"
@@ -50,8 +50,8 @@ class ConsoleSink:
         self._next_time = 0.0
 
     def write(self, row: MetricRow) -> None:
-        """Show the row, unless another was shown just now."""
-        # a row may lack what an earlier one had, as the last one with nothing but scores does
+        """Show the record, unless another was shown just now."""
+        # a record may lack what an earlier one had, as the last one with nothing but scores does
         known = {**self._last.metrics, **row.metrics}
         newest = row if row.agent_step >= self._last.agent_step else self._last  # it may come late
         self._last, self._is_shown = MetricRow(newest.agent_step, newest.epoch, known), False
@@ -90,12 +90,12 @@ class ConsoleSink:
         self._live.update(_picture(row, self.total_timesteps), refresh=True)
 
     def flush(self) -> None:
-        """Show the last row."""
+        """Show the last record."""
         if not self._is_shown:
             self._show(self._last)
 
     def close(self) -> None:
-        """Show the last row and leave the cursor below it."""
+        """Show the last record and leave the cursor below it."""
         self.flush()
         self._stop_drawing()
         self._last, self._next_time = MetricRow(0, 0), 0.0
@@ -110,7 +110,7 @@ class ConsoleSink:
 def progress_line(
     metrics: Mapping[str, float], agent_step: int, total_timesteps: int | None = None
 ) -> str:
-    """One line: steps, steps per second, return, and the time left where the end is known."""
+    """One line: steps, steps per second, return, and the time left if the end is known."""
     total = "" if total_timesteps is None else f" / {total_timesteps:,}"
     speed = _number(metrics, "overview/sps", ",.0f")
     line = f"{agent_step:>10,}{total} steps  {speed:>7} steps/s"

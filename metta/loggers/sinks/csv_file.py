@@ -1,4 +1,4 @@
-"""Rows as `metrics.csv` or `evaluations.csv`, with columns that may grow."""
+"""Records as `metrics.csv` or `evaluations.csv`, with columns that may be added later."""
 
 import dataclasses
 import os
@@ -15,11 +15,11 @@ __all__ = ["CsvSink"]
 
 
 class CsvSink:
-    """One line per row; a metric that a row lacks is empty there.
+    """One line per record; a metric that a record lacks is empty there.
 
     An existing file is continued. A metric that was not seen before adds a column, for which the file
-    is written anew, atomically. A file that was removed or replaced is written again, whole. Scores that
-    came late have a table of their own, with `of_late_scores`: there they are in the order of their epochs.
+    is rewritten atomically. A file that was removed or replaced is written again, in full. Late scores
+    have a separate table, with `of_late_scores`: there they are in the order of their epochs.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, of_late_scores: bool = False) -> None:
@@ -43,7 +43,7 @@ class CsvSink:
         file.append(csv_line(cells_of(row), self._columns))
 
     def rewrite(self, continuation: Continuation) -> str:
-        """Follow the event log, see `follow_log`; returns what there is to tell."""
+        """Follow the event log, see `follow_log`; returns a message, or an empty text."""
         self.close()
         if self._of_late_scores:
             log = continuation.tail.path
@@ -63,7 +63,7 @@ class CsvSink:
         return file
 
     def _widen(self, names: list[str]) -> AppendFile:
-        """Write the file anew with more columns."""
+        """Rewrite the file with more columns."""
         old, columns = self._columns, [*self._columns, *names]
 
         def rewrite(target: Path) -> None:
@@ -80,7 +80,7 @@ class CsvSink:
         """Nothing waits: every line is written at once."""
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

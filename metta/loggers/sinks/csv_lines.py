@@ -25,21 +25,21 @@ FIRST_COLUMNS = ("agent_step", "epoch")
 
 
 class TableLine(NamedTuple):
-    """A line that stands in a file."""
+    """A line of a file."""
 
     key: tuple[int, int] | None
-    """Epoch and agent step; None where they cannot be read."""
+    """Epoch and agent step; None if they cannot be read."""
     cells: dict[str, str]
 
 
 def cells_of(row: MetricRow) -> dict[str, str]:
-    """Texts of a row, by column."""
+    """Texts of a record, by column."""
     values = {"agent_step": row.agent_step, "epoch": row.epoch, **row.metrics}
     return {name: str(value) for name, value in values.items()}
 
 
 def csv_line(cells: Mapping[str, str], columns: Sequence[str]) -> bytes:
-    """A line of text; cells that a row lacks are empty."""
+    """A line of text; cells that a record lacks are empty."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow([cells.get(name, "") for name in columns])
     return text.getvalue().encode("utf-8", "backslashreplace")
@@ -60,7 +60,7 @@ def parse_line(line: bytes, columns: Sequence[str]) -> TableLine:
 
 
 def columns_of(path: Path) -> list[str]:
-    """The names in the first line; none where there is no such file, or it begins otherwise."""
+    """The names in the first line; none if the file does not exist, or begins otherwise."""
     try:
         with open_regular(path, follow_symlink=False) as (stream, _):
             _, line = next(lines_from(stream, 0, path), (0, b""))
@@ -73,7 +73,7 @@ def columns_of(path: Path) -> list[str]:
 def table_lines(
     path: Path, columns: Sequence[str], begin: int | None = None
 ) -> Iterator[TableLine]:
-    """Lines after the first one, or from a place on; none where there is no such file."""
+    """Lines after the first one, or from a place on; none if the file does not exist."""
     if not columns:
         return
     with open_regular(path, follow_symlink=False) as (stream, _):

@@ -22,11 +22,11 @@ __all__ = ["follow_log"]
 
 
 def follow_log(path: Path, continuation: Continuation) -> str:
-    """Bring a table in line with the rows of the log that count; returns what there is to tell.
+    """Bring a table in line with the records of the log that count; returns a message, or an empty text.
 
-    Of a log that is known to be whole, the rows replace those of the table. Otherwise rows up to the epoch
-    that only the table has are kept. Of a long log only the tail is compared; where the table lacks older
-    rows, as much of the log as that takes.
+    The records of a log that is known to be whole replace the rows of the table. Otherwise rows up to the
+    epoch that only the table has are kept. Of a long log only the tail is compared, or as much as it takes
+    if the table lacks older rows.
     """
     tail = continuation.tail
     if not path.exists() and tail.last is None:
@@ -35,9 +35,9 @@ def follow_log(path: Path, continuation: Continuation) -> str:
     begin = _begin_of_tail(path, there, continuation)
     columns = there if begin is not None or continuation.keeps_others else []
     names = dict.fromkeys([*FIRST_COLUMNS, *columns])
-    for cells in _merged(table_lines(path, there, begin), continuation, _Told()):
+    for cells in _merged(table_lines(path, there, begin), continuation, _Extras()):
         names.update(dict.fromkeys(cells))
-    wanted, told = list(names), _Told()
+    wanted, extras = list(names), _Extras()
 
     def write(target: Path) -> None:
         with target.open("wb") as new:
@@ -45,14 +45,14 @@ def follow_log(path: Path, continuation: Continuation) -> str:
             if begin is not None:
                 new.writelines(_lines_before(path, there, wanted, begin))
             old = table_lines(path, there, begin)
-            new.writelines(csv_line(one, wanted) for one in _merged(old, continuation, told))
+            new.writelines(csv_line(one, wanted) for one in _merged(old, continuation, extras))
 
     atomic_write(path, write)
-    return told.text()
+    return extras.text()
 
 
-class _Told:
-    """What a table had that the log has not."""
+class _Extras:
+    """What a table has that the log lacks."""
 
     def __init__(self) -> None:
         self.kept: list[int] = []
@@ -82,7 +82,7 @@ def _begin_of_tail(path: Path, columns: list[str], continuation: Continuation) -
 
 
 def _epochs_backwards(path: Path, columns: list[str]) -> Iterator[tuple[int, int]]:
-    """Where each line ends that can be read, and its epoch, from the last one on."""
+    """Where each readable line ends, and its epoch, from the last line back."""
     if not columns:
         return
     with open_regular(path, follow_symlink=False) as (stream, size):
@@ -93,28 +93,28 @@ def _epochs_backwards(path: Path, columns: list[str]) -> Iterator[tuple[int, int
 
 
 def _merged(
-    old: Iterator[TableLine], continuation: Continuation, told: _Told
+    old: Iterator[TableLine], continuation: Continuation, extras: _Extras
 ) -> Iterator[Mapping[str, str]]:
-    """Rows of the log in order; where it may be damaged, lines of the table, and rows that it lacks."""
+    """Records of the log in order; if it may be damaged, lines of the table, and records that it lacks."""
     if not continuation.keeps_others:
         yield from map(cells_of, continuation.tail)
         return
-    waiting = _readable(old, continuation.epoch, told)
+    waiting = _readable(old, continuation.epoch, extras)
     line, before = next(waiting, None), (-1, -1)
     for row in continuation.tail:
         key = row.epoch, row.agent_step
         while line is not None and line.key < key:
-            told.kept.append(line.key[0])
+            extras.kept.append(line.key[0])
             yield line.cells
             line = next(waiting, None)
         if line is not None and line.key == key:
             yield line.cells
             line = next(waiting, None)
-        elif line is None or key > before:  # else it stands in the log twice
+        elif line is None or key > before:  # else it is in the log twice
             yield cells_of(row)
         before = max(before, key)
     while line is not None:
-        told.kept.append(line.key[0])
+        extras.kept.append(line.key[0])
         yield line.cells
         line = next(waiting, None)
 
@@ -124,10 +124,10 @@ class _KeyedLine(NamedTuple):
     cells: dict[str, str]
 
 
-def _readable(old: Iterator[TableLine], epoch: int, told: _Told) -> Iterator[_KeyedLine]:
+def _readable(old: Iterator[TableLine], epoch: int, extras: _Extras) -> Iterator[_KeyedLine]:
     for line in old:
         if line.key is None:
-            told.unreadable += 1
+            extras.unreadable += 1
         elif line.key[0] <= epoch:
             yield _KeyedLine(line.key, line.cells)
 

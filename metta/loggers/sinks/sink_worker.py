@@ -1,4 +1,4 @@
-"""A thread between training and a sink: whatever the sink does, training continues and rows are kept."""
+"""A thread between training and a sink: if the sink fails, training continues and records are kept."""
 
 import contextlib
 import threading
@@ -22,9 +22,9 @@ Report = Callable[[str, str], None]
 
 
 class SinkWorker:
-    """Delivers rows to one sink in order, and tries a row that failed again after a pause.
+    """Delivers records to one sink in order, and tries one that failed again after a pause.
 
-    At most `backlog` rows wait in memory; older ones go to `undelivered`, as do those that wait when
+    At most `backlog` records wait in memory; older ones go to `undelivered`, as do those that wait when
     `close` runs out of time. Without such a file they are lost, and counted.
     """
 
@@ -40,12 +40,12 @@ class SinkWorker:
         self._num_undelivered = 0
 
     def put(self, row: MetricRow) -> None:
-        """Take a row; never waits for the sink."""
+        """Queue a record; never waits for the sink."""
         with self._changed:
             if self._closing or self._thread is None or not self._thread.is_alive():
                 self._start()
             self._rows.append(row)
-            # the first row may be in the sink's hands
+            # the sink may be writing the first record
             surplus = [self._take_second() for _ in range(len(self._rows) - self._backlog - 1)]
             self._changed.notify_all()
         self._spill(surplus)
@@ -83,7 +83,7 @@ class SinkWorker:
     def close(self, deadline: float) -> int:
         """Deliver what waits, at most until `deadline`; the rest goes to the undelivered file.
 
-        Returns how many rows the sink did not take since the worker was opened.
+        Returns how many records the sink did not take since the worker was opened.
         """
         self.begin_close()
         try:
@@ -107,7 +107,9 @@ class SinkWorker:
             if self._undelivered is not None:
                 _append_rows(self._undelivered, rows)
         except OSError as error:
-            self._report(self.sink.name, f"did not take {len(rows)} rows, which are lost: {error}")
+            self._report(
+                self.sink.name, f"did not take {len(rows)} records, which are lost: {error}"
+            )
         else:
             self._num_undelivered += len(rows)
 
@@ -119,11 +121,15 @@ class SinkWorker:
                 pause = _FIRST_PAUSE
                 if failing and row is not None:
                     failing = False
-                    self._report(self.sink.name, "works again; the rows that waited are delivered")
+                    self._report(
+                        self.sink.name, "works again; the records that waited are delivered"
+                    )
                 continue
             if not failing:
                 failing = True
-                self._report(self.sink.name, f"failed ({problem}); rows wait and are tried again")
+                self._report(
+                    self.sink.name, f"failed ({problem}); records wait and are tried again"
+                )
             self._pause(pause)
             pause = min(2 * pause, _MAX_PAUSE)
         problem = _call(self.sink.close)
@@ -134,7 +140,7 @@ class SinkWorker:
             self._changed.notify_all()
 
     def _next(self) -> MetricRow | None:
-        """The first row, which stays in the queue until it is delivered; None: flush, or the end."""
+        """The first record, which stays in the queue until it is delivered; None: flush, or the end."""
         with self._changed:
             while not self._rows and not self._closing and not self._flush_wanted:
                 self._changed.wait()
@@ -142,7 +148,7 @@ class SinkWorker:
             return self._rows[0] if self._rows else None
 
     def _attempt(self, row: MetricRow | None) -> str | None:
-        """Write a row, or flush where there is none; returns what went wrong."""
+        """Write a record, or flush for None; returns what went wrong."""
         problem = _call(self.sink.flush) if row is None else _call(lambda: self.sink.write(row))
         with self._changed:
             self._busy = False

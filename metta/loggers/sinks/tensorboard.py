@@ -1,4 +1,4 @@
-"""Rows as TensorBoard files."""
+"""Records as TensorBoard files."""
 
 import importlib
 import os
@@ -51,7 +51,7 @@ class TensorboardSink:
         )
 
     def rewrite(self, continuation: Continuation) -> None:
-        """Have TensorBoard forget what was written for later steps."""
+        """Make TensorBoard drop what was written for later steps."""
         if self.folder.exists():
             self._resume_step = continuation.agent_step + 1
 
@@ -67,7 +67,7 @@ class TensorboardSink:
             self._writer.flush()
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

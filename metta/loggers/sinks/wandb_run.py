@@ -1,4 +1,4 @@
-"""Weights & Biases: opening a run, logging rows to it, and leaving nothing behind."""
+"""Weights & Biases: opening a run, logging records to it, and closing it without side effects."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ _MAX_ID_BYTES = 1024
 
 
 class WandbRun(Protocol):
-    """What metta uses of a run of W&B."""
+    """The part of a W&B run that metta uses."""
 
     @property
     def id(self) -> str:
@@ -42,7 +42,7 @@ class WandbRun(Protocol):
 
     @property
     def entity(self) -> str:
-        """Whom the project belongs to."""
+        """The owner of the project."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class WandbRun(Protocol):
         ...
 
     def log(self, data: dict[str, Any]) -> None:
-        """One row of numbers."""
+        """Log one record."""
         ...
 
     def log_artifact(self, artifact_or_path: Any, *, aliases: list[str] | None = None) -> Any:
@@ -68,7 +68,7 @@ class WandbRun(Protocol):
 
 
 class WandbSink:
-    """Logs rows over ``metric/agent_step``; whoever opened the run finishes it."""
+    """Logs records over ``metric/agent_step``; the code that opened the run finishes it."""
 
     name = "wandb"
     takes_constants = True
@@ -78,7 +78,7 @@ class WandbSink:
         self._has_axis = False
 
     def write(self, row: MetricRow) -> None:
-        """Hand one row to W&B."""
+        """Hand one record to W&B."""
         if not self._has_axis:
             self.run.define_metric(_X_AXIS)
             self.run.define_metric("*", step_metric=_X_AXIS)
@@ -86,10 +86,10 @@ class WandbSink:
         self.run.log({**row.metrics, _X_AXIS: row.agent_step, "metric/epoch": row.epoch})
 
     def flush(self) -> None:
-        """W&B sends when it likes."""
+        """Does nothing: W&B decides when to send."""
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Does nothing: the run stays open."""
 
 
 def open_wandb_run(
@@ -98,11 +98,11 @@ def open_wandb_run(
     name: str,
     config_dict: Mapping[str, Any] | None = None,
 ) -> WandbRun | None:
-    """A run of W&B for a run directory, or None where it is off; extra `wandb`.
+    """A run of W&B for a run directory, or None if W&B is off; extra `wandb`.
 
     It is quiet, asks nothing, and leaves output, signals and exit handlers of this process alone.
     Offline it needs no network and writes below ``run_dir/wandb`` only. A run directory that had one
-    before continues with the same id. Give it to `close_wandb_run` in the end.
+    before continues with the same id. Pass it to `close_wandb_run` at the end.
     """
     if config.mode == "off":
         return None
@@ -134,8 +134,8 @@ def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, A
         disable_git=True,
         disable_code=True,
         save_code=False,
-        x_disable_stats=True,  # `SystemMonitor` looks already
-        x_disable_meta=True,  # it has the command line, and with it whatever stood there
+        x_disable_stats=True,  # `SystemMonitor` measures already
+        x_disable_meta=True,  # it has the command line, which may hold secrets
     )
     id_file = folder / "wandb" / "run-id.txt"
     known = _known_id(id_file)
@@ -158,19 +158,19 @@ def _init(config: WandbConfig, folder: Path, name: str, config_dict: dict[str, A
 
 
 def _known_id(file: Path) -> str | None:
-    """The id under which the run is known to W&B; None where it is not yet."""
+    """The run's id in W&B; None if it has none yet."""
     if not os.path.lexists(file):
         return None
     known = read_bounded(file, _MAX_ID_BYTES).decode(errors="replace").strip()
     if not NAME.fullmatch(known):
         raise UnsafeFileError(
-            f"{str(file)!r} holds {brief(known)}, which is no id of W&B; remove it"
+            f"{str(file)!r} holds {brief(known)}, which is not an id of W&B; remove it"
         )
     return known
 
 
 def close_wandb_run(run: WandbRun | None, *, exit_code: int = 0) -> None:
-    """Finish a run and end W&B's process, where no other run needs it."""
+    """Finish a run, and end W&B's process if no other run needs it."""
     if run is None:
         return
     import wandb
@@ -237,7 +237,7 @@ class _Environment:
 
     @classmethod
     def leave(cls) -> None:
-        """Put back what was there."""
+        """Restore the previous values."""
         for name, value in (cls._kept or {}).items():
             os.environ.pop(name, None)
             if value is not None:

@@ -1,4 +1,4 @@
-"""One checkpoint, one folder: written beside its place, made durable, and committed by one rename."""
+"""One checkpoint is one folder: written under a temporary name, made durable, committed by one rename."""
 
 import contextlib
 import json
@@ -92,8 +92,8 @@ def write_checkpoint(
 ) -> Path:
     """Commit a checkpoint to ``folder/epoch_000120`` and return that path.
 
-    `metadata` is plain data with ``epoch`` and ``agent_step``; `run_id` says which run writes it, and
-    `log_mark` how far its event log had got. The component called `policy`, where the snapshot has one, is
+    `metadata` is plain data with ``epoch`` and ``agent_step``; `run_id` is the id of the run; `log_mark`
+    is how far its event log had got. The component called `policy`, if the snapshot has one, is
     the given policy. A checkpoint is never overwritten: a second one of the same epoch becomes
     ``epoch_000120.2`` and supersedes the first. When this returns, the checkpoint is on the disk, and was
     read again. Whatever goes wrong leaves the folder as it was, or at worst with a temporary folder that
@@ -120,7 +120,7 @@ def write_checkpoint(
 
 
 def _pack(snapshot: Mapping[str, Mapping[str, Any]]) -> tuple[Any, dict[str, Tensor]]:
-    """The state as it is in the files; the policy's tensors have a file of their own."""
+    """The state as it is in the files; the policy's tensors have a separate file."""
     return pack_state(
         {
             name: {"version": part["version"]} if name == _POLICY else part
@@ -144,7 +144,7 @@ def _fill(
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as JSON knows it, without secrets; single numbers of NumPy and torch become Python's."""
+    """Metadata as JSON data, without secrets; single numbers of NumPy and torch become Python's."""
     try:
         text = json.dumps(metadata, default=lambda value: value.item())
         plain: dict[str, Any] = scrub_all(json.loads(text))
@@ -161,7 +161,7 @@ def _write_json(path: Path, data: Any) -> None:
 
 
 def free_path(root: Path, epoch: int) -> Path:
-    """Where the next checkpoint of an epoch goes: behind all of that epoch, also where names are free."""
+    """Where the next checkpoint of an epoch goes: after all others of it, even if lower names are free."""
     names: list[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = [path.name for path in root.iterdir()]
@@ -173,7 +173,7 @@ def free_path(root: Path, epoch: int) -> Path:
 def checkpoint_folders(folder: str | os.PathLike[str]) -> list[Path]:
     """Folders with the names of checkpoints, oldest first, whatever they hold.
 
-    A place that cannot be listed is an OSError: not to see checkpoints does not mean that there are none.
+    A folder that cannot be listed is an OSError: it may still hold checkpoints.
     """
     found = []
     try:
@@ -191,7 +191,7 @@ def epoch_of(path: Path) -> int:
     """The epoch in the name of a checkpoint's folder; ValueError for other names."""
     named = epoch_in(path.name)
     if named is None:
-        raise ValueError(f"{path.name!r} is no name of a checkpoint")
+        raise ValueError(f"{path.name!r} is not a name of a checkpoint")
     return named[0]
 
 
@@ -205,7 +205,7 @@ def survey_checkpoints(
 ) -> tuple[list[CheckpointEntry], list[Path]]:
     """Complete checkpoints, oldest first, and the folders of those that cannot be read.
 
-    It is listed anew where a trainer removes one meanwhile.
+    The folder is listed again if a trainer removes one meanwhile.
     """
     return listing_anew(lambda: _survey(folder))
 
@@ -224,7 +224,7 @@ def _survey(folder: str | os.PathLike[str]) -> tuple[list[CheckpointEntry], list
 
 
 def verify_checkpoint(path: str | os.PathLike[str]) -> CheckpointEntry:
-    """See that every byte is as it was written, and that the files are of the kind that is read here.
+    """Check that every byte is as it was written, and that the files are of the kind that is read here.
 
     Anything else is a `CheckpointError`. Tensors are not loaded.
     """
@@ -263,17 +263,17 @@ def _as_checkpoint_errors(source: Path) -> Iterator[None]:
         yield
     except (*MALFORMED, OSError, UnsafeFileError, PolicyError) as error:
         raise CheckpointError(
-            f"{str(source)!r} has the announced bytes, but is no checkpoint of metta: {error}"
+            f"{str(source)!r} has the announced bytes, but is not a checkpoint of metta: {error}"
         ) from error
 
 
 def read_newest_checkpoint(
     folder: str | os.PathLike[str], *, run_id: str | None = None
 ) -> Checkpoint | None:
-    """The newest checkpoint that can be read, or None where there is none at all.
+    """The newest checkpoint that can be read, or None if the folder has none at all.
 
-    Damaged ones, and with a `run_id` those of other runs, are passed over with a warning; where none is
-    left it is a `CheckpointError`, because beginning anew would hide the loss.
+    Damaged ones, and with a `run_id` those of other runs, are skipped with a warning; if none is left it
+    is a `CheckpointError`, because starting from the beginning would hide the loss.
     """
     return listing_anew(lambda: _read_newest(folder, run_id))
 

@@ -1,4 +1,4 @@
-"""Numbers that training cannot continue with never reach a checkpoint."""
+"""Refuses to save NaN and infinity, with which training could not continue."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ _LOSSES = "loss/"
 
 
 class FiniteSnapshot(dict[str, Any]):
-    """A snapshot that `require_finite` has looked through, with the policy that is saved beside it."""
+    """A snapshot that `require_finite` has checked, with the policy that is saved beside it."""
 
 
 def require_finite(snapshot: Mapping[str, Mapping[str, Any]], epoch: int) -> FiniteSnapshot:
-    """The snapshot, marked as checked; `NonFiniteError` where NaN or infinity is in what learns.
+    """The snapshot, marked as checked; `NonFiniteError` if NaN or infinity is in what learns.
 
     That is the policy, the optimizer and losses; what is carried into the next rollout counts as well.
     Other components, environments for example, may hold infinities that mean something, and so may the
@@ -48,7 +48,7 @@ def is_finite(number: Tensor | float) -> bool:
         return math.isfinite(number)
     if not number.is_floating_point():
         return True
-    # a sum is much faster, and finite only where all are; it may also overflow, which says nothing
+    # a sum is much faster, and finite only if all are; it may also overflow, which proves nothing
     return math.isfinite(number.sum().item()) or bool(number.isfinite().all())
 
 

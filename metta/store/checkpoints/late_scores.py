@@ -35,7 +35,7 @@ _writing = threading.Lock()
 
 
 class LateScore(NamedTuple):
-    """What was found out about the policy of an epoch."""
+    """The score of the policy of an epoch."""
 
     score: float
     lower_bound: float | None = None
@@ -48,13 +48,13 @@ def add_late_score(
     score: float,
     lower_bound: float | None = None,
 ) -> bool:
-    """Note the score of an epoch whose checkpoint is written already; returns whether it is noted.
+    """Save the score of an epoch whose checkpoint is written already; returns whether it was saved.
 
         add_late_score("runs/first/checkpoints", 120, 31.5)
 
-    It is not where the score is no finite number, or no checkpoint of the epoch is there. Scores of epochs
-    that are gone are dropped. The file is replaced in one step; where that fails it is a `CheckpointError`,
-    and no checkpoint is touched. One process at a time may write.
+    It is not saved if it is not finite, or if the epoch has no checkpoint. Scores of epochs without a
+    checkpoint are dropped. The file is replaced in one step; if that fails it is a `CheckpointError`, and
+    no checkpoint is touched. One process at a time may write.
     """
     folder = Path(checkpoint_dir)
     try:
@@ -74,7 +74,7 @@ def add_late_score(
 
 
 def drop_late_scores(checkpoint_dir: str | os.PathLike[str]) -> None:
-    """Forget the scores of epochs whose checkpoints are gone; a failure is an OSError."""
+    """Drop the scores of epochs whose checkpoints are gone; a failure is an OSError."""
     folder = Path(checkpoint_dir)
     with _writing:
         known = read_late_scores(folder)
@@ -90,7 +90,7 @@ def _write(folder: Path, scores: Mapping[int, LateScore]) -> None:
 
 
 def read_late_scores(checkpoint_dir: str | os.PathLike[str]) -> dict[int, LateScore]:
-    """Epoch -> what was found; empty where there is no file, or with a warning where it cannot be used."""
+    """Epoch -> its score; empty without a file, or with a warning if the file cannot be used."""
     path = Path(checkpoint_dir) / SCORES_FILE
     if not os.path.lexists(path):
         return {}
@@ -107,9 +107,9 @@ def read_late_scores(checkpoint_dir: str | os.PathLike[str]) -> dict[int, LateSc
 
 
 def _scores_in(data: Any) -> dict[int, LateScore]:
-    """The content of a file; ValueError where it is another one."""
+    """The content of a file; ValueError if it is of another kind."""
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise ValueError("it is no file of late scores")
+        raise ValueError("it is not a file of late scores")
     if data.get("format_version") != _FORMAT_VERSION:
         raise ValueError(f"it has version {brief(data.get('format_version'))}")
     if "sha256" in data and data != sealed(data):  # files of older versions have none
@@ -128,7 +128,7 @@ def _scores_in(data: Any) -> dict[int, LateScore]:
 
 
 def _late_score(value: Any) -> LateScore | None:
-    """A score and how low it may be, out of a file."""
+    """A score and how low it may be, from a file."""
     if not isinstance(value, list) or len(value) != len(LateScore._fields):
         return None
     score, lower_bound = (score_of({"score": number}) for number in value)
@@ -140,7 +140,7 @@ def _late_score(value: Any) -> LateScore | None:
 def with_late_scores(
     checkpoint_dir: str | os.PathLike[str], entries: Sequence[CheckpointEntry]
 ) -> list[CheckpointEntry]:
-    """Entries of a folder, where those without a score of their own have the late one."""
+    """Entries of a folder; those without a score get the late one."""
     if all(entry.score is not None for entry in entries):
         return list(entries)
     late = read_late_scores(checkpoint_dir)

@@ -1,4 +1,4 @@
-"""Listing and reading what a trainer may remove meanwhile."""
+"""Listing and reading checkpoints that a trainer may remove meanwhile."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,21 +11,21 @@ from metta.errors import CheckpointError, MettaError
 __all__ = ["MAX_LISTINGS", "VanishedError", "listing_anew", "reading"]
 
 MAX_LISTINGS = 100
-"""How often a folder is listed where what was found vanishes each time."""
+"""How often a folder is listed if what was found vanishes each time."""
 
 Found = TypeVar("Found")
 
 
 class VanishedError(CheckpointError):
-    """What was listed is not there any more: a trainer removed it, for a newer one."""
+    """What was listed no longer exists: a trainer removed it after it wrote a newer one."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Tell what vanished from what is damaged: an error is a `VanishedError` where `path` is gone.
+    """Distinguish what vanished from what is damaged: an error is a `VanishedError` if `path` is gone.
 
-    A trainer gives a checkpoint another name before it removes the files in it: where the name is still
-    there, so are the files.
+    A trainer renames a checkpoint before it removes the files in it: if the name still exists, so do the
+    files.
     """
     try:
         yield
@@ -36,7 +36,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def listing_anew(find_and_read: Callable[[], Found]) -> Found:
-    """The result of a function that lists and reads; it is called again where what it lists vanishes.
+    """The result of a function that lists and reads; it is called again if what it lists vanishes.
 
     A trainer removes a checkpoint only after it has written a newer one, so the next listing finds that.
     """

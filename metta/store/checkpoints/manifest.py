@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: its manifest, and the files that it answers for."""
+"""The manifest of a checkpoint: its content, and the checksums of the other files."""
 
 import hashlib
 import json
@@ -45,19 +45,19 @@ FILES = (POLICY_FILE, TENSOR_FILE, TREE_FILE)
 _NAME = re.compile(r"epoch_(\d{6,})(?:\.(\d+))?")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-"""What data of another making raises when it is taken for ours."""
+"""Errors of reading data that metta did not write."""
 
 
 @dataclass(frozen=True)
 class CheckpointEntry:
-    """What a checkpoint's manifest says."""
+    """The content of a checkpoint's manifest."""
 
     path: Path
     epoch: int
     agent_step: int
     metadata: dict[str, Any]
     run_id: str | None = None
-    """Which run wrote it; None where the writer did not say, as older versions of metta."""
+    """Which run wrote it; None if the manifest has no id, as from older versions of metta."""
 
     @property
     def score(self) -> float | None:
@@ -84,12 +84,12 @@ def _finite(found: Any) -> float | None:
 
 
 def new_run_id() -> str:
-    """What tells the checkpoints of one run from those of all others, wherever they are moved or copied."""
+    """A new id that marks the checkpoints of one run, wherever they are moved or copied."""
     return uuid.uuid4().hex
 
 
 def is_run_id(value: Any) -> bool:
-    """Whether it looks like one."""
+    """Whether it has the form of an id."""
     return isinstance(value, str) and bool(_RUN_ID.fullmatch(value))
 
 
@@ -134,7 +134,7 @@ def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_entry(path: str | os.PathLike[str]) -> CheckpointEntry:
-    """What a checkpoint says about itself; files that are missing or cut are a `CheckpointError`."""
+    """The manifest of a checkpoint; missing or truncated files are a `CheckpointError`."""
     source = Path(path)
     manifest = read_manifest(source)
     for name in FILES:
@@ -144,7 +144,7 @@ def read_entry(path: str | os.PathLike[str]) -> CheckpointEntry:
 
 
 def read_log_mark(folder: Path) -> Any:
-    """How far the run's event log had got, as the manifest says; None in older ones."""
+    """How far the run's event log had got; None in older manifests."""
     return read_manifest(folder).get(_LOG_MARK)
 
 
@@ -154,7 +154,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if folder.is_symlink():
         raise CheckpointError(f"{str(folder)!r} is a symbolic link; a checkpoint is a folder")
     if not os.path.lexists(path):
-        raise CheckpointError(f"{str(folder)!r} is no complete checkpoint: it has no {path.name}")
+        raise CheckpointError(
+            f"{str(folder)!r} is not a complete checkpoint: it has no {path.name}"
+        )
     try:
         manifest: dict[str, Any] = read_json(path, follow_symlink=False)
         found = manifest["format"], manifest["format_version"]
@@ -190,13 +192,13 @@ def _require_parts(manifest: Mapping[str, Any]) -> None:
     if not isinstance(unpack_state(manifest["metadata"], {}), dict):
         raise TypeError("its metadata is not a mapping")
     if _RUN_KEY in manifest and not is_run_id(manifest[_RUN_KEY]):
-        raise TypeError(f"its {_RUN_KEY} is none")
+        raise TypeError(f"its {_RUN_KEY} is not an id")
     if manifest != sealed(manifest):
         raise ValueError("its content is not what was written (sha256 differs)")
 
 
 def check_file(path: Path, manifest: Mapping[str, Any] | None = None) -> None:
-    """See that a file of a checkpoint is as its manifest announces."""
+    """Check that a file of a checkpoint is as its manifest announces."""
     manifest = manifest or read_manifest(path.parent)
     with _opened(path) as (stream, size):
         check_content(path, stream, size, manifest)

@@ -1,4 +1,4 @@
-"""Evaluations that a run owes: policies that wait for their scores, as files beside its checkpoints."""
+"""Evaluations that are still to be done: policies without scores, as files beside the checkpoints."""
 
 import dataclasses
 import os
@@ -23,17 +23,17 @@ __all__ = ["OWED_FOLDER", "OwedEvaluation", "OwedEvaluations"]
 OWED_FOLDER = "owed"
 _NAME = re.compile(r"epoch_([0-9]{6,15})\.safetensors")
 _LEFTOVER = ".tmp"
-"""How names begin of what a crash left half written, by metta or by safetensors."""
+"""Prefixes of files that a crash left half written, by metta or by safetensors."""
 
 
 @dataclass(frozen=True)
 class OwedEvaluation:
-    """A policy that will be evaluated, and what is wanted of it."""
+    """A policy that will be evaluated, and how."""
 
     epoch: int
     agent_step: int
     checkpoint: str | None = None
-    """Name of its checkpoint's folder; None where this epoch is not saved."""
+    """Name of its checkpoint's folder; None if this epoch is not saved."""
     is_scored: bool = True
     is_recorded: bool = False
     """Whether replays are wanted."""
@@ -47,8 +47,8 @@ class OwedEvaluations:
         owed.list()                # after a crash: what has to be done again
         owed.remove([120])         # its score is recorded
 
-    A file is on the disk when `add` returns. `UnsafeFileError` where the folder is a link that leads out.
-    Each run has a folder of its own, because several may share the folder of checkpoints.
+    A file is on the disk when `add` returns. `UnsafeFileError` if the folder is a link that leads out.
+    Each run has its own folder, because several may share the folder of checkpoints.
     """
 
     def __init__(self, checkpoint_dir: str | os.PathLike[str], run_id: str) -> None:
@@ -71,7 +71,7 @@ class OwedEvaluations:
             raise OSError(str(error)) from error
 
     def list(self) -> list[OwedEvaluation]:
-        """What is owed, by epoch; files that cannot be read are left out with a warning."""
+        """Evaluations to be done, by epoch; files that cannot be read are left out with a warning."""
         found = []
         for path in sorted(self.folder.glob("*")):
             if path.name.startswith(_LEFTOVER):
@@ -89,13 +89,13 @@ class OwedEvaluations:
         return sorted(found, key=lambda owed: owed.epoch)
 
     def remove(self, epochs: Iterable[int]) -> None:
-        """These evaluations are recorded, or will be asked for again."""
+        """Remove evaluations that are recorded, or will be requested again."""
         for epoch in epochs:
             remove_file(self.file_of(epoch))
 
 
 def _read(path: Path) -> OwedEvaluation:
-    """What a file says; ValueError where it is another one."""
+    """The content of a file; ValueError if it is of another kind."""
     match = _NAME.fullmatch(path.name)
     if match is None or path.is_symlink() or not path.is_file():
         raise ValueError("it is not a file of an owed evaluation")
@@ -103,12 +103,12 @@ def _read(path: Path) -> OwedEvaluation:
     try:
         owed = OwedEvaluation(**about)
     except TypeError as error:
-        raise ValueError(f"it says {brief(about)}") from error
+        raise ValueError(f"it holds {brief(about)}") from error
     kinds = {"epoch": int, "agent_step": int, "is_scored": bool, "is_recorded": bool}
     is_typed = all(type(getattr(owed, name)) is kind for name, kind in kinds.items())
     is_here = is_typed and owed.epoch == int(match[1]) and owed.agent_step >= 0
     if not is_here or not _is_checkpoint_of(owed.checkpoint, owed.epoch):
-        raise ValueError(f"it says {brief(about)}")
+        raise ValueError(f"it holds {brief(about)}")
     return owed
 
 

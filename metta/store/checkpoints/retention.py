@@ -33,17 +33,17 @@ def prune_checkpoints(
     newest: Path | None = None,
     run_id: str | None = None,
 ) -> list[Path]:
-    """Remove checkpoints of a run that nobody asked to keep; returns their paths.
+    """Remove checkpoints of a run that need not be kept; returns their paths.
 
-    Only those that carry its `run_id` count, and are removed: what another run wrote or is writing, or an
-    older version of metta wrote, which gave no ids, stays as it is.
+    Only those that carry its `run_id` count, and are removed. Checkpoints of other runs, and of older
+    versions of metta, which wrote no ids, are not touched.
 
     Kept are the newest `keep_last`, those whose epoch is a multiple of `keep_every` (0: none) or among
     `keep_epochs`, and the one with the best score, its own or a late one; and `newest`, which was just
     written and verified, perhaps below the epoch of older ones that cannot be read. Damaged ones do not
-    count, so that none that is whole has to go for them; they stay, with a warning, until they are older
-    than all that is kept. What a crash of this run left unfinished goes too: its folder has the id in its
-    name. A failure is an OSError, and harms nothing that is kept.
+    count, so that they never replace a whole one; they stay, with a warning, until they are older than all
+    that is kept. Unfinished folders of this run, which a crash left, are removed too: they have its id in
+    their names. A failure is an OSError, and harms nothing that is kept.
     """
     unfinished = temporary_folders(Path(folder), run_id)
     inspection = _Inspection(newest)
@@ -72,10 +72,10 @@ def best_of(found: Sequence[Scored]) -> Scored | None:
 
 
 def best_first(found: Sequence[Scored]) -> Iterator[Scored]:
-    """Those with a score, the best first, the newer of equals before the older.
+    """Entries with a score, the best first, the newer of equals before the older.
 
-    The best is the one whose score is highest at the lower end of its interval; where that is not known of
-    all, scores are compared as they are.
+    The best is the one with the highest lower bound of its score; if some have no lower bound, scores are
+    compared as they are.
     """
     scored = [(score_of(one.metadata), one) for one in reversed(found)]
     scored = [(score, one) for score, one in scored if score is not None]
@@ -92,7 +92,7 @@ def _wanted(
     keep_every: int,
     is_sound: Callable[[CheckpointEntry], bool],
 ) -> list[CheckpointEntry]:
-    """Reads as few of them as the rule needs."""
+    """Chooses what to keep; reads as few checkpoints as the rule needs."""
     current = _last_of_each_epoch(entries, is_sound)
     return [
         *islice(filter(is_sound, reversed(current)), keep_last),
@@ -113,7 +113,7 @@ def _last_of_each_epoch(
 
 
 class _Inspection:
-    """Tells sound checkpoints from damaged ones; each is read once, and `newest` not again."""
+    """Distinguishes sound checkpoints from damaged ones; reads each once, and `newest` not again."""
 
     def __init__(self, newest: Path | None) -> None:
         self.trusted = set() if newest is None else {newest.name}

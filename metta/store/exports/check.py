@@ -1,4 +1,4 @@
-"""Whether an exported policy gives what the policy gives, on random observations of several batch sizes."""
+"""Compares an exported policy with the policy, on random observations of several batch sizes."""
 
 from collections.abc import Callable, Mapping
 
@@ -46,10 +46,10 @@ def example_inputs(
 
 
 def check_exported(run: Run, policy: Policy, *, with_mask: bool) -> float:
-    """The largest difference between what `run` and the policy give; too large is a `PolicyError`.
+    """The largest difference between the outputs of `run` and the policy; too large is a `PolicyError`.
 
-    Numbers may differ by 1e-4 of the largest of their row. Discrete actions must be equal, except where two
-    are tied to that rounding.
+    Numbers may differ by 1e-4 of the largest of their row. Discrete actions must be equal, unless two are
+    tied within that rounding.
     """
     worst = 0.0
     with evaluating(policy):
@@ -71,7 +71,7 @@ def check_exported(run: Run, policy: Policy, *, with_mask: bool) -> float:
 
 
 def _wanted(policy: Policy, inputs: Mapping[str, Tensor]) -> tuple[dict[str, np.ndarray], State]:
-    """What the policy itself gives, by the way that training and evaluation use."""
+    """The outputs of the policy itself, computed as in training and evaluation."""
     obs = {leaf.key: inputs[obs_name(policy, leaf.key)].numpy() for leaf in policy.obs_spec.leaves}
     num_rows = len(next(iter(obs.values())))
     state, starts = {}, np.zeros(num_rows, bool)

@@ -1,7 +1,6 @@
-"""Policies for other programs: ONNX and `torch.export` files, each held to its policy before it is kept.
+"""Policies for other programs: ONNX and `torch.export` files, each compared with its policy first.
 
-Exporting is one way. Metta never reads such a file that others made: what is loaded here are the bytes that
-this process has just made of its own policy.
+Metta never reads exported files of others: it only loads the bytes that this process has just written.
 """
 
 import importlib
@@ -40,7 +39,7 @@ Runner = Callable[[Mapping[str, Tensor]], dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Export:
-    """An exported policy: where it is, what it takes and gives, and how well it agrees."""
+    """An exported policy: its path, its inputs and outputs, and how well it agrees."""
 
     path: Path
     inputs: tuple[str, ...]
@@ -56,13 +55,13 @@ def export_policy(
     format: str,
     action_mask: bool | None = None,
 ) -> Export:
-    """Write the deterministic part of a policy as a file of another format, and see that it agrees.
+    """Write the deterministic part of a policy as a file of another format, and check that it agrees.
 
         export_policy(metta.load_policy("first:best").policy, "policy.onnx", format="onnx")
 
-    Inputs and outputs are those of `PolicyGraph`, for any number of rows. `action_mask` says whether masks
-    are an input; None: where the observation space has one. The file is read again and compared on random
-    observations; where it disagrees nothing is written, and `PolicyError` says by how much.
+    Inputs and outputs are those of `PolicyGraph`, for any number of rows. `action_mask` is whether masks
+    are an input; None: if the observation space has one. The file is read again and compared on random
+    observations; if it disagrees nothing is written, and `PolicyError` says by how much.
     """
     if format not in FORMATS:
         raise ConfigError(
@@ -80,7 +79,7 @@ def export_policy(
     def write(target: Path) -> None:
         target.write_bytes(data)
         if target.read_bytes() != data:
-            raise PolicyError(f"{str(path)!r} does not hold what was written; see to the disk")
+            raise PolicyError(f"{str(path)!r} does not hold what was written; check the disk")
         run = _onnx_runner(data) if format == "onnx" else _torch_runner(data)
         differences.append(check_exported(run, policy, with_mask=graph.with_mask))
 
@@ -181,7 +180,7 @@ def _onnx_runner(data: bytes) -> Runner:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch's exporters tell their own developers."""
+    """Hide what torch's exporters print for their own developers."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -2,7 +2,7 @@
 
 The manifest's ``format_version`` is raised when a part is added, removed or means something else. A file is
 read by its own version's list of parts: all of them must be there, and no others. Versions: 1 has the
-spaces as text only; 2 adds ``spaces`` (both in full, null where they have no description as data),
+spaces as text only; 2 adds ``spaces`` (both in full, null if they have no description as data),
 ``agent`` (the settings of the policy) and ``built_in`` (whether metta can build the network from them).
 """
 
@@ -46,7 +46,7 @@ _FIRST_PARTS = {"policy_architecture": str, "policy_hash": str, "observation_spa
                 "action_space": str, "metadata": dict}  # fmt: skip
 _REBUILDING = {"spaces": dict | None, "agent": dict | None, "built_in": bool}
 _PARTS: dict[int, dict[str, Any]] = {1: _FIRST_PARTS, 2: {**_FIRST_PARTS, **_REBUILDING}}
-"""What a manifest of each version that is read holds, besides the format and the digest."""
+"""What a manifest of each readable version holds, apart from the format and the digest."""
 _UNDESCRIBED = {"agent": None, "built_in": False}
 
 
@@ -55,16 +55,16 @@ class FrozenPolicy:
     """A policy's weights and what it was made for, as they were at one moment."""
 
     tensors: dict[str, Tensor]
-    """State in memory of its own, on the host."""
+    """A copy of the state, on the host."""
     description: dict[str, Any]
     spaces: tuple[Space[Any], Space[Any]] | None = None
-    """Of observations and actions; described when the file is written, where nobody waits for it."""
+    """Of observations and actions; described only when the file is written, in the background."""
 
 
 def freeze_policy(policy: Policy, architecture: str | None = None) -> FrozenPolicy:
-    """A copy of a policy's whole state; `NonFiniteError` where a weight is NaN or infinite.
+    """A copy of a policy's whole state; `NonFiniteError` if a weight is NaN or infinite.
 
-    `architecture` is its `architecture_hash`, for a caller who knows it already.
+    `architecture` is its `architecture_hash`, if the caller has it already.
     """
     state = policy.state_dict()
     broken = non_finite(state)
@@ -98,7 +98,7 @@ def save_policy(
         **_UNDESCRIBED,
         **frozen.description,
         "spaces": _described_spaces(frozen),
-        "policy_hash": digest_of(frozen.tensors),  # here, where nobody waits for it
+        "policy_hash": digest_of(frozen.tensors),  # here, in the background
         "metadata": scrub_all(dict(metadata or {})),
     }
     try:
@@ -109,24 +109,24 @@ def save_policy(
 
 @dataclass(frozen=True)
 class OpenPolicy:
-    """A policy file that is held open, so that it can be read although its name may be gone by then."""
+    """A policy file that is held open, so that it can be read even if it is removed meanwhile."""
 
     path: Path
     manifest: dict[str, Any]
-    """What the file says about itself; nothing is verified by it before `read`."""
+    """The file's manifest; the tensors are not verified before `read`."""
     tensors: OpenTensors
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of the tensors, which are not read for it."""
+        """Of the tensors, from the header alone."""
         return [place.shape for place in self.tensors.announced.places.values()]
 
     def verify(self) -> None:
-        """`UnsafeFileError` where the bytes are not those that were written."""
+        """`UnsafeFileError` if the bytes are not those that were written."""
         verify_content(self.tensors, self.manifest)
 
     def read(self) -> dict[str, Tensor]:
-        """The tensors, in memory of their own, as they were written."""
+        """Copies of the tensors, as they were written."""
         try:
             self.verify()
             tensors = self.tensors.load()
@@ -142,7 +142,7 @@ class OpenPolicy:
 
 @contextmanager
 def open_policy(path: str | os.PathLike[str], *, sha256: str | None = None) -> Iterator[OpenPolicy]:
-    """Open a policy file; whatever is wrong with its header is a `PolicyError`.
+    """Open a policy file; a header that is wrong in any way is a `PolicyError`.
 
     `sha256` pins the file: one with another digest is refused.
     """
@@ -158,7 +158,7 @@ def open_policy(path: str | os.PathLike[str], *, sha256: str | None = None) -> I
 
 
 def _check_pin(path: Path, tensors: OpenTensors, sha256: str | None) -> None:
-    """See that a file is the very one whose digest someone noted; None: any will do."""
+    """Check that a file has the pinned digest; None: any will do."""
     if sha256 is None:
         return
     found = tensors.sha256()
@@ -192,7 +192,7 @@ def put_weights(opened: OpenPolicy, policy: Policy) -> dict[str, Any]:
     }
     places = opened.tensors.announced.places
     announced = {name: (DTYPES[at.dtype], at.shape) for name, at in places.items()}
-    # the tensors too: what a manifest says of them may be wrong
+    # the tensors too: a manifest may describe them wrongly
     if manifest["policy_architecture"] != policy.architecture_hash() or announced != expected:
         raise PolicyError(
             f"{str(opened.path)!r} holds a policy for {manifest['action_space'][:400]} and observations "
@@ -204,19 +204,19 @@ def put_weights(opened: OpenPolicy, policy: Policy) -> dict[str, Any]:
 
 
 def read_policy_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a policy file says about itself; the weights are not read, and nothing is verified by them."""
+    """The manifest of a policy file; the weights are not read or verified."""
     with open_policy(path) as opened:
         return opened.manifest
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a policy file, in memory of their own, as they were written."""
+    """Copies of the tensors of a policy file, as they were written."""
     with open_policy(path) as opened:
         return opened.read()
 
 
 def _described_spaces(frozen: FrozenPolicy) -> dict[str, Any] | None:
-    """Both spaces as data; None where one has no description, so that saving never fails for it."""
+    """Both spaces as data; None if one has no description, so that saving does not fail."""
     if frozen.spaces is None:
         return None
     try:
@@ -249,4 +249,4 @@ def _require_parts(manifest: dict[str, Any], parts: Mapping[str, Any]) -> None:
         raise TypeError(f"its manifest has wrong types: {wrong}")
     unknown = sorted(manifest.keys() - parts.keys() - {"format", "format_version", CONTENT_KEY})
     if unknown:
-        raise ValueError(f"its manifest says more than is known here: {brief(unknown)}")
+        raise ValueError(f"its manifest has unknown entries: {brief(unknown)}")

@@ -1,4 +1,4 @@
-"""A policy out of its file: spaces and settings of the manifest or an environment, then the weights."""
+"""Rebuilds a policy from its file: spaces and settings of the manifest or an environment, then weights."""
 
 import math
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class HeldPolicy:
             if policy is not None or self.record.metadata.get("agent"):
                 raise
             raise PolicyError(
-                f"{error}; the file does not say how its network is built, so the default agent was "
+                f"{error}; the file does not describe how its network is built, so the default agent was "
                 "tried: pass yours as policy="
             ) from error
         self.record.policy = built
@@ -56,7 +56,7 @@ class HeldPolicy:
 
     def _build(self, env: Any, policy: nn.Module | None) -> Policy:
         settings = self.record.metadata.get("agent") or {}
-        # the defaults where the file has no settings, which the weights then have to fit
+        # the defaults if the file has no settings; the weights then have to fit them
         config, needed = _agent_settings(self.file.path, settings), spaces_of(env)
         if policy is not None:
             return as_policy(policy, *needed, config, seed=0)
@@ -66,7 +66,7 @@ class HeldPolicy:
 
 
 def spaces_of(env: Any) -> Spaces:
-    """Observation and action space of one row of whatever names or is an environment."""
+    """Observation and action space of one row of an environment, or of what names one."""
     if isinstance(env, VectorEnv):
         return env.single_observation_space, env.single_action_space
     if hasattr(env, "observation_space") and not isinstance(env, type):  # a class is a factory
@@ -77,7 +77,7 @@ def spaces_of(env: Any) -> Spaces:
 
 
 def _built(opened: OpenPolicy, module: nn.Module | None) -> Policy:
-    """A policy as the file describes it; what it asks for is measured before memory is taken for it."""
+    """A policy as the file describes it; its size is checked before memory is allocated."""
     path, manifest = opened.path, opened.manifest
     if manifest.get("spaces") is None or manifest.get("agent") is None:
         raise PolicyError(
@@ -113,17 +113,17 @@ def _spaces(path: Path, data: dict[str, Any]) -> Spaces:
 
 
 def _agent_settings(path: Path, settings: dict[str, Any]) -> AgentConfig:
-    """Settings that a file has, as those of an agent; a `PolicyError` where they are none."""
+    """Settings of an agent from a file; a `PolicyError` if they are not usable."""
     try:
         return AgentConfig(**settings)
     except (TypeError, ValueError, ConfigError) as error:
         raise PolicyError(
-            f"{str(path)!r} holds settings of no agent known here: {error}"
+            f"{str(path)!r} holds settings that fit no agent of this version: {error}"
         ) from error
 
 
 def _require_fit(opened: OpenPolicy, config: AgentConfig, needed: Spaces) -> None:
-    """Refuse settings and spaces that ask for more memory than the file has weights."""
+    """Refuse settings and spaces that need more memory than the file has weights."""
     shapes = opened.shapes
     numbers = sum(math.prod(shape) for shape in shapes)
     widths = _widths(needed)

@@ -35,15 +35,15 @@ Data = dict[str, Any]
 
 
 def describe_space(space: spaces.Space[Any]) -> Data:
-    """A space as plain data; `SpaceError` where it is of another kind, or beyond the limits."""
+    """A space as plain data; `SpaceError` if it is of another kind, or beyond the limits."""
     data = _described(space, 0)
     if space_from(data) != space:
-        raise SpaceError(f"{space} does not return from its description as it was")
+        raise SpaceError(f"{space} cannot be rebuilt from its description as it was")
     return data
 
 
 def space_from(data: Any) -> spaces.Space[Any]:
-    """The space that data describes; `SpaceError` where it describes none, or one beyond the limits.
+    """The space that data describes; `SpaceError` if it describes none, or one beyond the limits.
 
     Sizes are added up before any array is made.
     """
@@ -127,7 +127,7 @@ def _measured(data: Any, level: int) -> tuple[int, int]:
             raise SpaceError(f"a {data['kind']} space of {elements} parts is more than is read")
         return elements, 1
     if not isinstance(data["spaces"], list) or len(data["spaces"]) > MAX_PARTS:
-        raise SpaceError(f"{brief(data['spaces'])} is no list of up to {MAX_PARTS} spaces")
+        raise SpaceError(f"{brief(data['spaces'])} is not a list of up to {MAX_PARTS} spaces")
     inside = [_measured(part, level + 1) for part in data["spaces"]]
     return sum(found[0] for found in inside), 1 + sum(found[1] for found in inside)
 
@@ -141,7 +141,7 @@ def _made_box(data: Data) -> spaces.Box:
     shape, dtype = _shape(data["shape"]), _dtype(data["dtype"], "biuf")
     low, high = (_array(data[bound], shape, dtype) for bound in ("low", "high"))
     if not (low <= high).all():
-        raise SpaceError(f"{brief(data)} has bounds that leave nothing between them")
+        raise SpaceError(f"{brief(data)} has bounds with no number between them")
     return spaces.Box(low, high, shape, dtype.type)
 
 
@@ -172,7 +172,7 @@ def _made_multi_binary(data: Data) -> spaces.MultiBinary:
 def _made_dict(data: Data) -> spaces.Dict:
     keys = data["keys"]
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise SpaceError(f"{brief(keys)} is no list of keys")
+        raise SpaceError(f"{brief(keys)} is not a list of keys")
     if len(set(keys)) < len(keys):
         raise SpaceError(f"{brief(keys)} has a key twice")
     # pairs, not a mapping: gymnasium would sort it, and the order of the parts counts
@@ -185,38 +185,38 @@ def _made_tuple(data: Data) -> spaces.Space[Any]:
 
 def _shape(sizes: Any) -> tuple[int, ...]:
     if not isinstance(sizes, list) or len(sizes) > _MAX_DIMENSIONS:
-        raise SpaceError(f"{brief(sizes)} is no shape of up to {_MAX_DIMENSIONS} sizes")
+        raise SpaceError(f"{brief(sizes)} is not a shape of up to {_MAX_DIMENSIONS} sizes")
     if not all(type(size) is int and 0 <= size <= MAX_ELEMENTS for size in sizes):
-        raise SpaceError(f"{brief(sizes)} is no shape of sizes up to {MAX_ELEMENTS}")
+        raise SpaceError(f"{brief(sizes)} is not a shape of sizes up to {MAX_ELEMENTS}")
     return tuple(sizes)
 
 
 def _dtype(name: Any, kinds: str) -> np.dtype[Any]:
     if not isinstance(name, str) or name not in _DTYPES or np.dtype(name).kind not in kinds:
-        raise SpaceError(f"{brief(name)} is no type of numbers that such a space has")
+        raise SpaceError(f"{brief(name)} is not a type of numbers that such a space has")
     return np.dtype(name)
 
 
 def _whole(number: Any) -> int:
     if type(number) is not int:
-        raise SpaceError(f"{brief(number)} is no whole number")
+        raise SpaceError(f"{brief(number)} is not a whole number")
     return number
 
 
 def _array(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """Listed numbers, repeated along the axes that were kept once; each must be one of `dtype`."""
     if not isinstance(data, dict) or data.keys() != {"shape", "values"}:
-        raise SpaceError(f"{brief(data)} is no array")
+        raise SpaceError(f"{brief(data)} is not an array")
     kept, values = _shape(data["shape"]), data["values"]
     wanted = [(size, size) if size < 2 else (1, size) for size in shape]
     if len(kept) != len(shape) or any(k not in w for k, w in zip(kept, wanted, strict=True)):
         raise SpaceError(f"bounds of shape {kept} do not fit a space of shape {shape}")
     kinds = {"b": (bool,), "f": (int, float)}.get(dtype.kind, (int,))
     if not isinstance(values, list) or len(values) != math.prod(kept):
-        raise SpaceError(f"{brief(values)} is no list of {math.prod(kept)} numbers")
+        raise SpaceError(f"{brief(values)} is not a list of {math.prod(kept)} numbers")
     if not all(type(value) in kinds for value in values):
         raise SpaceError(f"{brief(values)} are not numbers of the type {dtype}")
-    with np.errstate(over="ignore"):  # seen below: it does not return as it was
+    with np.errstate(over="ignore"):  # checked below: the number would change
         array = np.array(values, dtype).reshape(kept)
     if array.ravel().tolist() != values:
         raise SpaceError(f"{brief(values)} are not numbers of the type {dtype}")
@@ -231,7 +231,7 @@ KINDS: dict[str, tuple[type, Callable[[Any, int], Data], Callable[[Data], Any]]]
     "Dict": (spaces.Dict, _described_dict, _made_dict),
     "Tuple": (spaces.Tuple, _described_tuple, _made_tuple),
 }
-"""Kinds of spaces: their class, how one becomes data, and how data becomes one."""
+"""Kinds of spaces: class, conversion to data, and conversion from data."""
 
 _FIELDS = {
     "Box": {"kind", "shape", "dtype", "low", "high"},

@@ -18,7 +18,7 @@ def field_docs(kind: type) -> Mapping[str, str]:
     """Field name -> the string below it, for the fields of one class; read from its source."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))
-    except OSError:  # installed without sources: help is shorter then
+    except OSError:  # installed without sources: help is shorter
         return MappingProxyType({})
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)

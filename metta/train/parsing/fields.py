@@ -1,4 +1,4 @@
-"""What every configuration class is made of: a validated dataclass and ranges with names."""
+"""The decorator and the named ranges that all configuration classes use."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Count = Annotated[int, Ge(1), Le(MAX_INTEGER)]
 Interval = Annotated[int, Ge(0), Le(MAX_INTEGER)]
-"""Epochs between two of something; 0: never."""
+"""An interval in epochs; 0: never."""
 Whole = Annotated[int, Ge(0), Le(MAX_INTEGER)]
 Name = Annotated[str, MinLen(1)]
 

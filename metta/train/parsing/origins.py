@@ -7,7 +7,7 @@ __all__ = ["COMMAND_LINE", "DEFAULT", "Origin"]
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """A layer, and the line for those that have lines; prints as ``configs/my.yaml:7``."""
+    """A layer, and the line if it is a file; prints as ``configs/my.yaml:7``."""
 
     layer: str
     line: int = 0
@@ -16,7 +16,7 @@ class Origin:
         return f"{self.layer}:{self.line}" if self.line else self.layer
 
     def at(self, key: object) -> "Origin":
-        """The same layer at the line of a key, where the key has one."""
+        """The same layer at the line of a key, if the key has one."""
         line = getattr(key, "line", 0)
         return dataclasses.replace(self, line=line) if line else self
 

@@ -1,4 +1,4 @@
-"""What is wrong with settings: a line for each problem, with path, place, what was found and what to do."""
+"""Problems of settings: one line each, with path, place, what was found and what to do."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class BrokenRule:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One line for people, and the settings that it is about."""
+    """One line of a message, and the settings that it is about."""
 
     text: str
     paths: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ def as_error(problems: Sequence[Problem]) -> ConfigError:
 
 
 def raise_broken(rules: Sequence[BrokenRule]) -> None:
-    """Tell pydantic of rules over several fields that do not hold; does nothing where all hold."""
+    """Report broken rules over several fields to pydantic; does nothing if there are none."""
     if rules:
         text = "; ".join(rule.text for rule in rules)
         raise PydanticCustomError(_BROKEN_RULES, "{text}", {"text": text, "rules": tuple(rules)})
@@ -57,14 +57,14 @@ def shown(value: Any) -> str:
     """A value for a message: on one line, never long, and without secrets."""
     try:
         text = repr(str(value) if isinstance(value, str) else value)
-    except Exception as error:  # noqa: BLE001 - the value is anyone's, and its repr may do anything
+    except Exception as error:  # noqa: BLE001 - the value may be of any class, and its repr may do anything
         text = f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
     text = scrub(" ".join(text.split()))
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 def at(origins: Mapping[str, Origin], *paths: str) -> str:
-    """The places of some settings in brackets, or nothing where no place is known."""
+    """The places of some settings in brackets, or an empty text if no place is known."""
     places = list(dict.fromkeys(str(origins[path]) for path in paths if path in origins))
     return f" ({', '.join(places)})" if places else ""
 
@@ -85,7 +85,7 @@ def explain(
 
 
 def of_rule(rule: BrokenRule, origins: Mapping[str, Origin], prefix: str = "") -> Problem:
-    """A broken rule as a line; `prefix` stands before its paths."""
+    """A broken rule as a line; `prefix` is put before its paths."""
     paths = tuple(f"{prefix}{path}" for path in rule.paths)
     set_paths = [path for path in paths if str(origins.get(path, "default")) != "default"]
     return Problem(f"{paths[0]}{at(origins, *set_paths)}: {rule.text}", paths)

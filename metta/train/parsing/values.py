@@ -1,4 +1,4 @@
-"""Text becomes the value that its setting's type asks for; configurations become plain data."""
+"""Converts text to the type of its setting, and configurations to plain data."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ class Key(str):
     line: int
 
     def __new__(cls, text: str, line: int) -> "Key":
-        """A key that equals its text."""
+        """A key with its line, equal to its text."""
         key = super().__new__(cls, text)
         key.line = line
         return key
@@ -42,7 +42,7 @@ class Text(str):
     quoted: bool
 
     def __new__(cls, text: str, ordinary: Any, quoted: bool) -> "Text":
-        """`ordinary` is what the scalar is where no field gives it a type."""
+        """`ordinary` is the value of the scalar if no field gives it a type."""
         made = super().__new__(cls, text)
         made.ordinary, made.quoted = ordinary, quoted
         return made
@@ -54,9 +54,9 @@ def is_nothing(value: Any) -> bool:
 
 
 def read_value(leaf: Leaf, value: Any) -> Any:
-    """What `value` means for this setting; what cannot be read stays as it is, to be refused.
+    """`value` converted to the type of this setting; what cannot be converted is returned, to be refused.
 
-    Text from files and command lines is read by the type of the setting: ``1e-3`` is a number where a
+    Text from files and command lines is read by the type of the setting: ``1e-3`` is a number if a
     number is wanted, and ``off`` is False for a switch but a word for a choice that has it.
     """
     if leaf.kind is dict:
@@ -66,12 +66,12 @@ def read_value(leaf: Leaf, value: Any) -> Any:
     if isinstance(value, str):
         return _read_text(leaf, value)
     if value is False and "off" in leaf.choices:
-        return "off"  # other readers of YAML have made a switch of the word
+        return "off"  # other readers of YAML turn the word into a boolean
     return value
 
 
 def _read_text(leaf: Leaf, text: str) -> Any:
-    # a text from Python code is meant as it stands where a text is wanted
+    # a text from Python code stays as it is if a text is wanted
     meant = text.quoted if isinstance(text, Text) else leaf.kind is str
     if leaf.optional and not meant and _says_nothing(text):
         return None
@@ -107,7 +107,7 @@ def _texts(value: Any) -> Any:
 
 
 def _ordinary(value: Any, depth: int = 0) -> Any:
-    """What a value is where no field gives it a type; copies what it is made of."""
+    """The value if no field gives it a type; copies its parts."""
     if isinstance(value, Text):
         return value.ordinary
     if depth > _MAX_DEPTH:  # it may hold itself

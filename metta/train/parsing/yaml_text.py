@@ -1,4 +1,4 @@
-"""YAML files as settings: every key knows its line, every scalar stays the text that was written."""
+"""YAML files as settings: every key has its line, every scalar stays the text that was written."""
 
 import os
 import re
@@ -27,7 +27,7 @@ __all__ = [
 _MAX_BYTES = 1 << 17
 _MAX_NODES = 10_000
 _MAX_DEPTH = 32
-"""What the parser goes through within a second; configurations take a hundredth of it."""
+"""What the parser reads within a second; configurations have a hundredth of it."""
 _MAX_DIGITS = 400
 _EXPONENT_FLOAT = re.compile(r"^[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$")
 _STANDARD = "tag:yaml.org,2002:"
@@ -40,7 +40,7 @@ _SCALARS = {"null", "bool", "int", "float", "str", "timestamp", "value", "merge"
 
 
 class _Bounded(yaml.composer.Composer):
-    """Composes nodes; refuses aliases and trees without end. Nothing is ever constructed but scalars."""
+    """Composes nodes; refuses aliases and endless trees. Only scalars are ever constructed."""
 
     _depth = _nodes = 0
 
@@ -56,7 +56,7 @@ class _Bounded(yaml.composer.Composer):
         if self._depth > _MAX_DEPTH or self._nodes > _MAX_NODES:
             limit = f"{_MAX_DEPTH} levels" if self._depth > _MAX_DEPTH else f"{_MAX_NODES} values"
             raise yaml.MarkedYAMLError(
-                problem=f"more than {limit}; this is no configuration", problem_mark=mark
+                problem=f"more than {limit}; this is not a configuration", problem_mark=mark
             )
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
@@ -71,7 +71,7 @@ _Parser: Any = getattr(yaml.cyaml, "CParser") if yaml.__with_libyaml__ else yaml
 
 
 class _FastReader(_Bounded, _Parser, yaml.resolver.Resolver):  # type: ignore[misc]  # one of two
-    """The parser in C where there is one: several times as fast, but its errors say less."""
+    """The C parser, if available: several times as fast, but its errors have fewer details."""
 
     def __init__(self, text: str) -> None:
         _Parser.__init__(self, text)
@@ -83,7 +83,7 @@ class _Dumper(yaml.SafeDumper):
     """Quotes texts that `_Reader` would take for numbers, or a setting for nothing."""
 
 
-for _kind in (_Reader, _FastReader, _Dumper):  # YAML 1.1 would call 1e-3 a text, which nobody means
+for _kind in (_Reader, _FastReader, _Dumper):  # YAML 1.1 would read 1e-3 as a text
     _kind.add_implicit_resolver(f"{_STANDARD}float", _EXPONENT_FLOAT, list("-+0123456789"))
 _Dumper.add_implicit_resolver(f"{_STANDARD}null", re.compile("^none$", re.IGNORECASE), ["n", "N"])
 
@@ -113,7 +113,7 @@ def parse_settings(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:
-    """The settings in a text; `name` stands for it in errors."""
+    """The settings in a text; errors call it `name`."""
     node = _compose(text, name)
     if node is None:
         return {}
@@ -215,7 +215,7 @@ def _check_tag(node: yaml.Node, name: str, allowed: set[str]) -> None:
 
 
 def _ordinary(node: yaml.ScalarNode) -> Any:
-    """What YAML makes of a scalar; dates stay texts, which is what JSON can hold."""
+    """The YAML value of a scalar; dates stay texts, since JSON has no dates."""
     kind = node.tag.removeprefix(_STANDARD)
     if kind not in ("null", "bool", "int", "float") or len(node.value) > _MAX_DIGITS:
         return node.value

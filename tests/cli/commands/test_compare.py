@@ -66,7 +66,7 @@ def test_the_better_run_is_named_when_two_are_compared(
     ordered = np.sort(returns_of(5.0, seed=2))[5:15]
     assert lines[2].split()[:5] == ["a/b", "good", "1", "20", f"{ordered.mean():.3f}"]
     assert lines[-1] == "best by the lower bound of its interval: good"
-    assert "they tell of these policies, not of other seeds" in lines[-2]
+    assert "they hold for these policies, not for other seeds" in lines[-2]
     found = compared(capsys, tmp_path, "bad", "good")
     there, back = found["improvements"]
     assert (there["better"], there["than"]) == ("bad", "good")

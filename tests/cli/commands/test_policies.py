@@ -137,7 +137,7 @@ def test_a_warning_tells_of_it_when_a_checkpoint_cannot_be_read(
         assert main(["policies", "a", "--output", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     assert "epoch_000001" in shown.out
-    assert "epoch_000002' cannot be read; `metta inspect` says why" in shown.err
+    assert "epoch_000002' cannot be read; `metta inspect` shows why" in shown.err
 
 
 def test_an_error_is_told_when_a_folder_is_a_link_to_itself(

@@ -118,7 +118,7 @@ def test_the_exit_code_is_1_when_a_log_cannot_be_read(capsys: pytest.CaptureFixt
     assert main(["stats", "ingest"]) == 1
     shown = capsys.readouterr()
     assert f"{2 * NUM_EVENTS} new events" in shown.out
-    assert "metta: line 8 of 'runs/a/events.jsonl' is no event" in shown.err
+    assert "metta: line 8 of 'runs/a/events.jsonl' is not an event" in shown.err
 
 
 def test_it_says_so_when_a_folder_has_no_logs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,9 @@ def test_long_lines_are_found_when_a_file_is_opened_again(path: Path) -> None:
 def test_a_foreign_file_is_refused_when_its_last_line_is_no_event(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("agent_step,epoch\n")
-    with pytest.raises(MettaError, match=r"is no event: .*agent_step,epoch.*; move the file away"):
+    with pytest.raises(
+        MettaError, match=r"is not an event: .*agent_step,epoch.*; move the file away"
+    ):
         EventLog(path)
 
 
@@ -111,7 +113,7 @@ def test_a_broken_line_is_named_when_it_stands_in_the_middle(path: Path) -> None
     with EventLog(path) as log:
         log.append("metrics", {})
     path.write_bytes(b"broken\n" + path.read_bytes())
-    with pytest.raises(MettaError, match=r"line 1 of .* is no event"):
+    with pytest.raises(MettaError, match=r"line 1 of .* is not an event"):
         list(read_events(path))
 
 

@@ -157,6 +157,6 @@ def test_a_run_goes_on_when_its_log_has_a_bad_line(tmp_path: Path) -> None:
     with EventLog(tmp_path / "other.jsonl") as log:
         log.path = path
         logger = StatsLogger(event_log=log)
-        with pytest.warns(MettaWarning, match="is damaged: at byte 0 the line is no event"):
+        with pytest.warns(MettaWarning, match="is damaged: at byte 0 the line is not an event"):
             assert logger.rewind(1) is None
         logger.close()

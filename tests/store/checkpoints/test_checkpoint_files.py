@@ -237,7 +237,7 @@ def test_a_checkpoint_error_is_raised_when_the_tree_is_not_ours(tmp_path: Path, 
     (path / "state.json").write_text(tree)
     manifest = manifest_of(path, {"epoch": 120, "agent_step": 1200})
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="no checkpoint of metta"):
+    with pytest.raises(CheckpointError, match="not a checkpoint of metta"):
         read_checkpoint(path)
 
 

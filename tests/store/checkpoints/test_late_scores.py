@@ -226,5 +226,5 @@ def test_the_epoch_is_in_the_name_when_a_folder_is_a_checkpoint(tmp_path: Path) 
     write(tmp_path, 12)
     write(tmp_path, 12)
     assert [epoch_of(path) for path in checkpoint_folders(tmp_path)] == [12, 12]
-    with pytest.raises(ValueError, match="no name of a checkpoint"):
+    with pytest.raises(ValueError, match="not a name of a checkpoint"):
         epoch_of(tmp_path / "notes")

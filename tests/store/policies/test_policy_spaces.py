@@ -182,6 +182,6 @@ def test_no_array_is_made_when_the_sizes_are_beyond_the_limit(
 ) -> None:
     made: list[Any] = []
     monkeypatch.setattr(policy_spaces, "_array", lambda *given: made.append(given))
-    with pytest.raises(SpaceError, match=r"is no shape|are the limit"):
+    with pytest.raises(SpaceError, match=r"is not a shape|are the limit"):
         space_from(HOSTILE[name])
     assert made == []
