@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,16 +50,9 @@ def warm_up() -> None:
         assert main(words) == 0
 
 
-def start_metta(zygote: Zygote, words: Sequence[str], folder: Path, **variables: str) -> Child:
+def start_metta(zygote: Zygote, words: Sequence[str], folder: Path) -> Child:
     """Start ``metta WORDS``; what it says goes to ``out.txt`` and ``err.txt`` in a folder."""
-    return zygote.start(
-        "tests.children:metta", words=list(words), folder=str(folder), variables=variables
-    )
-
-
-def run_metta(zygote: Zygote, words: Sequence[str], folder: Path, **variables: str) -> Ended:
-    """Run ``metta WORDS`` in a process of its own, in the current folder."""
-    return ended(start_metta(zygote, words, folder, **variables), folder)
+    return zygote.start("tests.children:metta", words=list(words), folder=str(folder))
 
 
 def ended(child: Child, folder: Path) -> Ended:
@@ -79,18 +72,17 @@ def metta_on_a_small_disk(words: list[str], folder: str, place: str, size: str) 
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
     if subprocess.run(mount, check=False).returncode:
         sys.exit(NO_MOUNT)
-    metta(words, folder, {})
+    metta(words, folder)
 
 
 def metta_with_modules(words: list[str], folder: str) -> None:
     """The command, in this process, which finds the modules of a folder."""
     sys.path.insert(0, folder)
-    metta(words, folder, {})
+    metta(words, folder)
 
 
-def metta(words: list[str], folder: str, variables: Mapping[str, str]) -> None:
+def metta(words: list[str], folder: str) -> None:
     """The command, in this process."""
-    os.environ.update(variables)
     for number, name in ((1, "out.txt"), (2, "err.txt")):
         os.dup2(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     warnings.resetwarnings()
