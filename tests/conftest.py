@@ -2,12 +2,19 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+import subprocess
+import types
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 import torch
+
+from faults.zygote import Zygote
+from metta.store import pickle_converter
 
 # processes that tests start compete for few cores: threads that wait for each other make all of them slow
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -76,6 +83,47 @@ def _note(config: pytest.Config, rule: str) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server_with_torch() -> Iterator[None]:
+    """Evaluations in the background, and workers with environments of tests, import torch once in all."""
+    with pytest.MonkeyPatch.context() as patch:
+        given = forkserver.set_forkserver_preload
+
+        def preload(modules: Sequence[str]) -> None:
+            given([*modules, "metta.rl.ppo_trainer", "pytest"])
+
+        patch.setattr(forkserver, "set_forkserver_preload", preload)
+        yield
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Starts processes that have imported everything, in milliseconds: see `tests.children`."""
+    from tests.children import PRELOADED
+
+    with Zygote(PRELOADED, cwd=Path(__file__).parents[1]) as started:
+        yield started
+
+
+@pytest.fixture
+def forked_converter(
+    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`metta convert` does its work in a process that has imported torch already."""
+
+    def run(command: list[str], *, stdin: Any, stdout: Any, **_: Any) -> Any:
+        said = tmp_path_factory.mktemp("unpickle") / "said"
+        streams = [f"/proc/{os.getpid()}/fd/{stream.fileno()}" for stream in (stdin, stdout)]
+        child = zygote.start(
+            "tests.children:unpickle",
+            stdin=streams[0], stdout=streams[1], stderr=str(said), part="".join(command[4:]),
+        )  # fmt: skip
+        return subprocess.CompletedProcess(command, child.wait(), stderr=said.read_bytes())
+
+    monkeypatch.setattr(pickle_converter, "subprocess", types.SimpleNamespace(
+        run=run, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired))  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,6 @@ class TalkingEnv(CartPoleEnv):
 
 
 gymnasium.register("Talking-v0", TalkingEnv)
-
-
-def warm_up() -> None:
-    """Train once, so that everything is imported that is imported late."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = ["train", "CartPole-v1", *TINY, "total_timesteps=64", "verbose=false"]
-        assert main([*words, "--output", folder]) == 0
 
 
 def train(

@@ -1,7 +1,6 @@
 """The command `metta` in a forked process that dies while it sets a run up."""
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ WORDS = ["CartPole-v1", "num_envs=2", "horizon=16", "hidden_size=8", "update_epo
          "eval_episodes=0", "env_restore=boundary"]  # fmt: skip
 IN_A_WRITE, SET_UP = 41, 42
 """Exit codes."""
-
-
-def warm_up() -> None:
-    """Train once, so that everything is imported that is imported late."""
-    with tempfile.TemporaryDirectory() as folder:
-        assert main(["train", *WORDS, "total_timesteps=64", "--output", folder]) == 0
 
 
 def run_until(words: list[str], writes: int) -> None:

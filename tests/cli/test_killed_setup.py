@@ -1,7 +1,6 @@
 """Kills between any two writes of set-up, twice in a row: the run resumes with the plain command."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,8 @@ from metta.store.checkpoints.files import list_checkpoints
 from metta.train.train_config import TrainingConfig
 from tests.cli.killed_children import IN_A_WRITE, SET_UP, WORDS
 
-ROOT = Path(__file__).parents[2]
 NUM_WRITES = 3
 """`run.json`, `config.yaml` and `provenance.json`."""
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote(["tests.cli.killed_children:warm_up"], cwd=ROOT) as started:
-        yield started
 
 
 def kill(zygote: Zygote, words: list[str], writes: int) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ from metta.store.checkpoints.files import read_newest_checkpoint
 ROOT = Path(__file__).parents[2]
 ENDLESS = 10**9
 TINY = ["num_envs=2", "horizon=16", "update_epochs=1", "hidden_size=8", "eval_episodes=0"]
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote(["tests.cli.console_children:warm_up"], cwd=ROOT) as started:
-        yield started
 
 
 def start(zygote: Zygote, run: Path, steps: int, **how: str | bool) -> Child:

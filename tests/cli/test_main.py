@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from faults.zygote import Zygote
 from metta import __version__
 from metta.agent.factory import make_policy
 from metta.cli.main import COMMANDS, main
@@ -17,6 +19,7 @@ from metta.envs.toy import CorridorEnv
 from metta.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError
 from metta.store.policies.file import load_weights
 from metta.train.train_config import AgentConfig, TrainingConfig
+from tests.children import ended, start_metta
 
 TINY = ["n_steps=16", "n_envs=2", "n_epochs=1", "hidden_size=8"]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -177,30 +180,21 @@ def test_a_bug_keeps_its_traceback_when_it_is_not_the_users(
         main(["train", "--output", str(tmp_path)])
 
 
-def test_what_was_learned_is_saved_when_the_user_interrupts(tmp_path: Path) -> None:
+def test_what_was_learned_is_saved_when_the_user_interrupts(zygote: Zygote, tmp_path: Path) -> None:
     """Ctrl-C in the middle of a run that would take hours."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "metta.cli.main", "train", "CartPole-v1", *TINY,
-         "total_timesteps=100000000", "--output", str(tmp_path)],
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # a test run in the background may have been told to ignore Ctrl-C, and children inherit that
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "steps/s" in line:  # the first progress line: training is under way
-                break
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode == 130, err
+    runs = tmp_path / "runs"
+    words = ["train", "CartPole-v1", *TINY, "total_timesteps=100000000", "--output", str(runs)]
+    child = start_metta(zygote, words, tmp_path)
+    deadline = time.monotonic() + 60.0
+    while not any(b'"metrics"' in path.read_bytes() for path in runs.glob("*/events.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    child.kill(signal.SIGINT)
+    code, out, err = ended(child, tmp_path)
+    assert code == 130, err
     assert "SIGINT was received" in out
     assert "Traceback" not in err
-    run = only_run(tmp_path)
+    run = only_run(runs)
     assert saved_policy(run).is_file()
     assert (run / "learning_curve.png").read_bytes().startswith(PNG)
 

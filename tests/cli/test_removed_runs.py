@@ -3,7 +3,6 @@
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,7 @@ from metta.loggers.events.history import metric_rows
 from metta.loggers.events.log import read_events
 from metta.store.checkpoints.files import checkpoint_folders, read_newest_checkpoint
 
-ROOT = Path(__file__).parents[2]
 WAIT_SECONDS = 100.0
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote(["tests.cli.console_children:warm_up"], cwd=ROOT) as started:
-        yield started
 
 
 def start(zygote: Zygote, run: Path) -> Child:

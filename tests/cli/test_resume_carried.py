@@ -1,13 +1,11 @@
 """A killed run resumes to the same bits though objects of its environment appear late in an episode."""
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from faults.zygote import Zygote
 from metta.cli.main import main
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import checkpoint_folders, read_checkpoint
@@ -64,25 +62,30 @@ def run_in(folder: Path) -> Path:
     return run
 
 
-def train_and_kill(folder: Path) -> Path:
+def train_and_kill(zygote: Zygote, folder: Path) -> Path:
     words = ["train", *WORDS, "total_timesteps=1_000_000", "--output", str(folder)]
-    with subprocess.Popen([sys.executable, "-m", "metta.cli.main", *words]) as child:
-        while child.poll() is None and len([*folder.glob("*/checkpoints/epoch_*")]) < 2:
-            time.sleep(0.02)
-        child.kill()
-    assert child.returncode == -9
+    child = zygote.start(
+        "tests.children:metta_with_modules", words=words, folder=str(folder.parent)
+    )
+    deadline = time.monotonic() + 60.0
+    while len([*folder.glob("*/checkpoints/epoch_*")]) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.kill()
+    assert child.wait() == -9
     return run_in(folder)
 
 
 def test_a_killed_run_equals_a_whole_one_when_objects_appear_late_and_hold_their_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    zygote: Zygote,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "carrier_world.py").write_text(CARRIER)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     for name in ("killed", "whole"):
         (tmp_path / name).mkdir()
-    killed = train_and_kill(tmp_path / "killed")
+    killed = train_and_kill(zygote, tmp_path / "killed")
     total = f"total_timesteps={(components_of(killed)[0] + 2) * BATCH}"
     assert main(["resume", str(killed), total]) == 0
     assert main(["train", *WORDS, total, "--output", str(tmp_path / "whole")]) == 0

@@ -3,18 +3,17 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from faults.zygote import Zygote
 from metta.cli.main import main
 from metta.loggers import read_events
 from metta.loggers.events.history import metric_rows
 from metta.store.policy_store import PolicyStore
+from tests.children import ended, start_metta
 
 EPOCHS = 4
 SETTINGS = [
@@ -83,33 +82,25 @@ def is_waiting_for_scores(run: Path) -> bool:
     return (run / "checkpoints" / f"epoch_{EPOCHS:06d}").exists()
 
 
-def stop(output: Path, number: signal.Signals) -> Path:
+def stop(zygote: Zygote, output: Path, number: signal.Signals) -> Path:
     """A run whose process got a signal when it waited for scores only."""
     run = output / "b"
     words = ["train", *SETTINGS, ENDLESS, "--run", "b", "--output", str(output)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "metta.cli.main", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        while not is_waiting_for_scores(run):
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(number)
-        out, _ = process.communicate()
-    finally:
-        process.kill()
-    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), out
+    process = start_metta(zygote, words, output)
+    while not is_waiting_for_scores(run):
+        with pytest.raises(TimeoutError):
+            process.wait(0.05)
+    process.kill(number)
+    code, out, _ = ended(process, output)
+    assert code == (-number if number == signal.SIGKILL else 128 + number), out
     assert ("continue with: metta resume" in out) == (number == signal.SIGTERM)
     assert evaluations(run) == []
     return run
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stop(tmp_path_factory.mktemp("killed"), signal.SIGKILL)
+def killed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stop(zygote, tmp_path_factory.mktemp("killed"), signal.SIGKILL)
 
 
 def resume(run: Path, background: str, undisturbed: Path) -> None:
@@ -138,11 +129,11 @@ def test_resume_does_the_evaluations_that_a_killed_run_owes(
 
 @pytest.mark.timeout(600)
 def test_resume_does_the_evaluations_that_a_stopped_run_owes(
-    undisturbed: Path, tmp_path: Path
+    undisturbed: Path, zygote: Zygote, tmp_path: Path
 ) -> None:
-    run = stop(tmp_path, signal.SIGTERM)
-    ended = [e.payload for e in read_events(run / "events.jsonl") if e.kind == "run_end"]
-    assert [one["outcome"] for one in ended] == ["stopped"]
+    run = stop(zygote, tmp_path, signal.SIGTERM)
+    ends = [e.payload for e in read_events(run / "events.jsonl") if e.kind == "run_end"]
+    assert [one["outcome"] for one in ends] == ["stopped"]
     resume(run, "true", undisturbed)
     assert rows(run) == rows(undisturbed)
     assert table(run) == table(undisturbed)

@@ -91,7 +91,6 @@ class WorldEnv(CountdownEnv):
             "threads": int(os.environ["OMP_NUM_THREADS"]),
             "marker": int(os.environ.get("METTA_TEST_MARKER", "-1")),
             "main_is_bare": not hasattr(sys.modules["__main__"], "__file__"),
-            "torch_loaded": "torch" in sys.modules,
         }
         return observation, reward, terminated, truncated, info
 

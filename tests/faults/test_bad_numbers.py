@@ -1,4 +1,4 @@
-"""One bad number of every kind; ``python -m faults.run --only bad_numbers`` injects hundreds."""
+"""One bad number of some kinds; ``python -m faults.run --only bad_numbers`` injects hundreds."""
 
 import math
 from pathlib import Path
@@ -15,10 +15,17 @@ from faults.trial import OK, Trial
 from metta.loggers.sink import MetricRow
 from metta.store.checkpoints.files import list_checkpoints, read_checkpoint
 
+CHOSEN = [
+    "final observation", "custom loss for one epoch", "gradient of a weight", "logits",
+    "optimizer's second moment", "custom loss's buffer", "recurrent state",
+]  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> list[Trial]:
-    return list(bad_numbers.trials(1, 1, tmp_path_factory.mktemp("bad_numbers")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bad_numbers, "SITES", {name: SITES[name] for name in CHOSEN})
+        return list(bad_numbers.trials(1, 1, tmp_path_factory.mktemp("bad_numbers")))
 
 
 def test_no_checkpoint_is_bad_when_a_number_goes_bad_anywhere(trials: list[Trial]) -> None:
@@ -26,12 +33,11 @@ def test_no_checkpoint_is_bad_when_a_number_goes_bad_anywhere(trials: list[Trial
 
 
 def test_every_site_was_hit_when_the_campaign_ran(trials: list[Trial]) -> None:
-    assert [trial.point for trial in trials] == list(SITES)
+    assert [trial.point for trial in trials] == CHOSEN
     assert len(SITES) >= 20
     assert all(trial.detail["checkpoints"] >= 1 for trial in trials)
     went_on = {trial.point for trial in trials if trial.detail["code"] == 0}
-    assert "custom loss for one epoch" in went_on
-    assert len(went_on) <= 3
+    assert went_on == {"custom loss for one epoch"}
 
 
 @pytest.mark.parametrize(

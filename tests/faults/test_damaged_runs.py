@@ -10,7 +10,7 @@ from faults.trial import OK
 from metta.train.parsing.schema import leaves_of
 from metta.train.train_config import TrainingConfig
 
-COUNT = 12
+COUNT = 6
 
 
 @pytest.mark.timeout(300)

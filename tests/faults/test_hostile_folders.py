@@ -10,9 +10,6 @@ from faults.trial import OK
 CHOSEN = [
     "config.yaml: a pipe",
     "run.json: checkpoint_dir of the victim, absolute",
-    "config.yaml: escapes after 'env: CartPole-v1'",
-    "wandb/cache: linked to the victim",
-    "a checkpoint under another epoch",
 ]
 
 

@@ -7,10 +7,10 @@ from faults.trial import OK
 
 
 def test_nothing_is_lost_when_runs_are_killed_at_random(tmp_path: Path) -> None:
-    trials = list(kills.trials(6, 3, tmp_path))
+    trials = list(kills.trials(3, 3, tmp_path))
     assert [(trial.point, trial.outcome) for trial in trials if trial.outcome != OK] == []
-    assert len(trials) >= 6
-    assert sum("+saving" in trial.point for trial in trials) >= 2
+    assert len(trials) >= 3
+    assert sum("+saving" in trial.point for trial in trials) >= 1
 
 
 def test_a_loss_is_seen_when_a_checkpoint_is_gone_or_damaged(tmp_path: Path) -> None:

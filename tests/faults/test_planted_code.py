@@ -7,10 +7,20 @@ import pytest
 from faults import planted_code
 from faults.second_user import can_change_user
 from faults.trial import OK
+from metta.cli.main import main
 from metta.rl.compiled.cache import compiler_name
 
 
-def test_no_module_of_a_run_folder_runs_when_it_is_resumed_from_inside(tmp_path: Path) -> None:
+def train_here(folder: Path) -> Path:
+    words = ["train", "CartPole-v1", "--output", str(folder), "--run", "run"]
+    assert main([*words, *planted_code.SMALL, *planted_code.WORKING]) == 0
+    return folder / "run"
+
+
+def test_no_module_of_a_run_folder_runs_when_it_is_resumed_from_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planted_code, "trained_run", train_here)  # nothing is planted yet
     found = list(planted_code.trials(1, 1, tmp_path))
     assert len(found) > 300
     assert [trial for trial in found if trial.outcome != OK] == []

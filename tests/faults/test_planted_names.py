@@ -5,7 +5,7 @@ from pathlib import Path
 from faults.planted_names import ALL_NAMES, DOORS, TOKENS, play_all, search
 from faults.trial import OK
 
-CHOSEN = ["variables_in_exceptions", "settings_on_the_command_line", "connection_parameters"]
+CHOSEN = ["variables_in_exceptions", "connection_parameters"]
 CORES = {"one": "abcdefghijklmnopqrstuvwx", "other": "zyxwvutsrqponmlkjihgfedc"}
 
 

@@ -12,10 +12,7 @@ from faults.trial import OK
 PLANS = [
     ("reference_with_every_sink", "quotes"),
     ("failure_in_a_worker", "lines"),
-    ("failure_in_reset", "unicode"),
-    ("failure_of_a_sink", "reserved"),
     ("setting_on_the_command_line", "plain"),
-    ("metadata_by_its_name", "plain"),
 ]
 CORE = "0123456789abcdef01234567"
 

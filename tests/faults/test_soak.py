@@ -9,7 +9,7 @@ from faults.trial import OK
 
 
 def test_nothing_piles_up_when_a_process_trains_on(tmp_path: Path) -> None:
-    samples = soak.soak(10.0, tmp_path)
+    samples = soak.soak(5.0, tmp_path)
     trials = list(soak.judged(samples, seed=1))
     assert [trial.point for trial in trials] == [
         f"{phase}: {measure}" for phase in soak.PHASES for measure in soak.COUNTS

@@ -42,15 +42,33 @@ def test_only_training_modules_are_imported_when_the_trainer_is_read(name: str) 
         assert not [module for module in imports_of(ROOT / name) if module.startswith(word)]
 
 
-def loaded_after(statement: str) -> list[str]:
-    code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
+def loaded_after(*statements: str) -> list[list[str]]:
+    """All modules that a new process has loaded, after each of the statements."""
+    say = "print(json.dumps(sorted(sys.modules)))"
+    code = "\n".join(["import json, sys", *(f"{one}\n{say}" for one in statements)])
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded: list[str] = json.loads(run.stdout)
-    return loaded
+    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-def test_no_store_logger_or_hook_is_loaded_when_the_loop_is_imported() -> None:
-    loaded = loaded_after("import metta.rl.loop")
+TRAIN = """
+from metta.rl.trainer import train
+from metta.train.train_config import RolloutConfig, TrainerConfig
+train({!r}, TrainerConfig(
+    total_timesteps=16, verbose=False, rollout=RolloutConfig(num_envs=2, horizon=8)))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded_by_turns(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """What is loaded after the loop was imported, and then after a run."""
+    folder = str(tmp_path_factory.mktemp("run"))
+    return loaded_after("import metta.rl.loop", TRAIN.format(folder))
+
+
+def test_no_store_logger_or_hook_is_loaded_when_the_loop_is_imported(
+    loaded_by_turns: list[list[str]],
+) -> None:
+    loaded = loaded_by_turns[0]
     unwanted = (
         "metta.store", "metta.loggers", "wandb", "ray", "tensorboard", "rich", "psutil",
         "metta.rl.hooks.checkpoint", "metta.rl.hooks.metrics", "metta.rl.hooks.evaluation",
@@ -69,18 +87,14 @@ def test_no_store_logger_or_hook_is_loaded_when_the_loop_is_imported() -> None:
     ],
 )
 def test_torch_is_not_loaded_when_it_is_not_needed(statement: str) -> None:
-    loaded = loaded_after(statement)
+    [loaded] = loaded_after(statement)
     assert [name for name in loaded if name.split(".")[0] in ("torch", "gymnasium", "wandb")] == []
 
 
-def test_wandb_is_not_loaded_when_a_run_does_without_it(tmp_path: Path) -> None:
-    code = (
-        "from metta.rl.trainer import train; from metta.train.train_config import *; "
-        f"train({str(tmp_path)!r}, TrainerConfig(total_timesteps=16, verbose=False, "
-        "rollout=RolloutConfig(num_envs=2, horizon=8)))"
-    )
-    loaded = loaded_after(code)
-    assert [name for name in loaded if name.split(".")[0] in ("wandb", "tensorboard", "ray")] == []
+def test_wandb_is_not_loaded_when_a_run_does_without_it(loaded_by_turns: list[list[str]]) -> None:
+    assert [
+        name for name in loaded_by_turns[1] if name.split(".")[0] in ("wandb", "tensorboard", "ray")
+    ] == []
 
 
 class Counter(TrainerHook):

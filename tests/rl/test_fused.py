@@ -202,6 +202,7 @@ def test_steps_that_do_not_exist_are_refused(env_id: str, first: int) -> None:
 def test_losses_agree_with_the_eager_actor_to_1e_5_over_twenty_updates(env: str) -> None:
     def losses(actor: str) -> tuple[dict[str, list[float]], bool]:
         settings: dict[str, Any] = {"num_envs": 4, "n_steps": 16, "hidden_size": 32, "seed": 3}
+        settings |= {"n_epochs": 2, "num_minibatches": 2}
         options = {"actor": actor, "driver": "eager", "verbose": False}
         with PPOTrainer(None, env, **settings, **options) as trainer:
             history = trainer.train(20 * 16 * trainer.env.num_rows)

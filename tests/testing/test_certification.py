@@ -1,11 +1,15 @@
 """Certifying a set-up: one that is exact, and one that is not."""
 
+import functools
 import json
+from pathlib import Path
 
 import pytest
 
+from faults.zygote import Zygote
 from metta.cli.main import main
 from metta.errors import MettaError
+from metta.testing import certification
 from metta.testing.certification import certify
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
@@ -13,10 +17,22 @@ from metta.train.train_config import TrainingConfig
 SMALL = ["CartPole-v1", "num_envs=2", "horizon=8", "hidden_size=8", "minibatch_size=16"]
 
 
+class Forked:
+    """A process of the certificate that has imported everything already."""
+
+    def __init__(self, zygote: Zygote, folder: Path, *words: str) -> None:
+        self.child = zygote.start("tests.children:certified", folder=str(folder), words=words)
+        self.wait, self.kill = self.child.wait, self.child.kill
+
+    def poll(self) -> int | None:
+        return self.child.zygote.status_of(self.child.pid)
+
+
 def test_every_component_is_exact_when_environments_can_be_brought_back(
-    capsys: pytest.CaptureFixture[str],
+    zygote: Zygote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["certify", *SMALL, "--epochs", "3", "--kills", "1"]) == 0
+    monkeypatch.setattr(certification, "_start", functools.partial(Forked, zygote))
+    assert main(["certify", *SMALL, "--epochs", "2", "--kills", "1"]) == 0
     said = capsys.readouterr().out
     assert "environments are of class repeat" in said
     assert "CERTIFIED" in said
@@ -26,9 +42,10 @@ def test_every_component_is_exact_when_environments_can_be_brought_back(
 
 
 def test_the_first_difference_is_named_when_environments_begin_anew(
-    capsys: pytest.CaptureFixture[str],
+    zygote: Zygote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*SMALL, "env_restore=boundary", "--epochs", "3", "--kills", "1", "--json"]
+    monkeypatch.setattr(certification, "_start", functools.partial(Forked, zygote))
+    words = [*SMALL, "env_restore=boundary", "--epochs", "2", "--kills", "1", "--json"]
     assert main(["certify", *words]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["exact"], found["noise"], found["kills"]) == (False, None, [1])

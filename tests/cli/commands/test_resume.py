@@ -1,8 +1,6 @@
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -25,12 +23,18 @@ SMALL = [
 ]
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """A folder with one run of 48 steps."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("runs")
     words = ["train", "cartpole", *SMALL, "total_timesteps=48", "--run", "first"]
-    assert main([*words, "--output", str(tmp_path)]) == 0
-    return tmp_path
+    assert main([*words, "--output", str(output)]) == 0
+    return output
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> Path:
+    """A folder with one run of 48 steps."""
+    return Path(shutil.copytree(trained, tmp_path / "runs"))
 
 
 def resume(runs: Path, *words: str) -> int:
@@ -139,28 +143,20 @@ def test_damage_is_told_of_when_no_checkpoint_can_be_read(
     assert "CheckpointError" in capsys.readouterr().err
 
 
-def _metta(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "metta.cli.main", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_a_foreign_run_does_not_remove_checkpoints_of_another_one(runs: Path) -> None:
-    """Through the real command: the foreign run names the victim's folder as its own."""
+def test_a_foreign_run_does_not_remove_checkpoints_of_another_one(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The foreign run names the victim's folder as its own."""
     victim = runs / "first" / "checkpoints"
     before = sorted(path.name for path in victim.rglob("*"))
     foreign = runs / "foreign"
     shutil.copytree(runs / "first", foreign)
     about = json.loads((foreign / "run.json").read_text())
     (foreign / "run.json").write_text(json.dumps({**about, "checkpoint_dir": str(victim)}))
-    ended = _metta("resume", str(foreign), "total_timesteps=160", "keep_last=1")
-    assert ended.returncode == 2, ended
+    assert main(["resume", str(foreign), "total_timesteps=160", "keep_last=1"]) == 2
     assert sorted(path.name for path in victim.rglob("*")) == before
     command = shlex.join(["metta", "resume", str(foreign), "--checkpoint-dir", str(victim)])
-    assert ended.stderr.strip().endswith(f"only if you name it: {command}")
+    assert capsys.readouterr().err.strip().endswith(f"only if you name it: {command}")
 
 
 def test_a_run_with_folders_outside_goes_on_when_the_told_commands_are_given(

@@ -3,16 +3,15 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
+from faults.zygote import Zygote
 from metta.errors import DriverError
 from metta.file_locks import hold_lock
 from metta.rl.compiled import cache as graph_cache
@@ -93,102 +92,80 @@ touch {started}
 exec sleep 600
 """
 
-COMPILE = """
-import torch
-from metta.rl.compiled.cache import compile_graph
-from metta.rl.compiled.trace import trace
-compile_graph(trace(lambda x: (x * 2.0,), [torch.ones(3)]), [torch.ones(3)], print)
-"""
 
-
-def test_no_compiler_is_left_when_a_trainer_is_terminated(tmp_path: Path) -> None:
+def test_no_compiler_is_left_when_a_trainer_is_terminated(zygote: Zygote, tmp_path: Path) -> None:
     compiler, started = tmp_path / "slow-g++", tmp_path / "started"
     compiler.write_text(SLOW_COMPILER.format(started=started))
     compiler.chmod(0o700)
-    environment = {**os.environ, "CXX": str(compiler), "METTA_CACHE_DIR": str(tmp_path / "cache")}
-    trainer = subprocess.Popen([sys.executable, "-c", COMPILE], env=environment)
+    trainer = zygote.start(
+        "tests.rl.compiled.graph_children:compile_one",
+        compiler=str(compiler), cache=str(tmp_path / "cache"),
+    )  # fmt: skip
     try:
         deadline = time.monotonic() + 120.0
-        while not started.exists() and time.monotonic() < deadline and trainer.poll() is None:
-            time.sleep(0.1)
+        while not started.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
         below = psutil.Process(trainer.pid).children(recursive=True)
         assert len(below) >= 2, "the compiler was not started"
     finally:
-        trainer.send_signal(signal.SIGTERM)
+        trainer.kill(signal.SIGTERM)
         trainer.wait(30.0)
     _, left = psutil.wait_procs(below, timeout=30.0)
     assert left == []
 
 
-COMPILE_IN_TURN = """
-import sys, time, torch
-from pathlib import Path
-from metta.file_locks import hold_lock
-from metta.rl.compiled import cache as graph_cache
-from metta.rl.compiled.cache import compile_graph
-from metta.rl.compiled.trace import trace
+class Compiling:
+    """A process with everything of the cache but the compiler, which takes until there is a file."""
 
-def compile_slowly(content, made):
-    made.write_bytes(b"code")
-    while not Path(sys.argv[1]).exists():
-        time.sleep(0.01)
+    def __init__(self, zygote: Zygote, folder: Path, name: str) -> None:
+        self.said, self.num_read = folder / name, 0
+        self.child = zygote.start(
+            "tests.rl.compiled.graph_children:compile_in_turn",
+            said=str(self.said), cache=str(folder / "cache"), go=str(folder / "go"),
+        )  # fmt: skip
 
-graph_cache._run_worker = compile_slowly
-graph_cache.CompiledGraph = lambda package, held: package.read_bytes()
-say = lambda text: print(text, flush=True)
-say(compile_graph(trace(lambda x: (x * 2.0,), [torch.ones(3)]), [torch.ones(3)], say))
-"""
-"""With everything of the cache but the compiler, which takes until there is a file."""
+    def next_line(self) -> str:
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline:
+            lines = self.said.read_text().splitlines(keepends=True) if self.said.exists() else []
+            if len(lines) > self.num_read and lines[self.num_read].endswith("\n"):
+                self.num_read += 1
+                return lines[self.num_read - 1]
+            time.sleep(0.005)
+        raise TimeoutError(f"{self.said} has {self.num_read} lines")
 
-
-@contextlib.contextmanager
-def compiling(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "METTA_CACHE_DIR": str(folder / "cache")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMPILE_IN_TURN, str(folder / "go")],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def next_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
+    def rest(self) -> str:
+        assert self.child.wait() == 0
+        return "".join(self.said.read_text().splitlines(keepends=True)[self.num_read :])
 
 
 def test_the_second_waits_and_loads_when_two_processes_want_the_same_package(
-    tmp_path: Path,
+    zygote: Zygote, tmp_path: Path
 ) -> None:
-    with compiling(tmp_path) as first, compiling(tmp_path) as second:
-        said = {process: next_line(process) for process in (first, second)}
-        assert sorted(line.partition(" (")[0].strip() for line in said.values()) == [
-            "another process is compiling this update; waiting for it",
-            "compiling the update",
-        ]
-        (tmp_path / "go").touch()
-        assert [process.communicate(timeout=60.0)[0] for process in (first, second)] == [
-            "b'code'\n", "b'code'\n"
-        ]  # fmt: skip
+    first, second = (Compiling(zygote, tmp_path, name) for name in ("first", "second"))
+    said = [process.next_line() for process in (first, second)]
+    assert sorted(line.partition(" (")[0].strip() for line in said) == [
+        "another process is compiling this update; waiting for it",
+        "compiling the update",
+    ]
+    (tmp_path / "go").touch()
+    assert [process.rest() for process in (first, second)] == ["b'code'\n", "b'code'\n"]
     assert {path.suffix for path in (tmp_path / "cache" / "graphs").iterdir()} == {
         ".pt2", ".sha256", ".lock",
     }  # fmt: skip
 
 
-def test_the_second_compiles_when_the_one_it_waits_for_is_killed(tmp_path: Path) -> None:
-    with compiling(tmp_path) as first:
-        assert next_line(first).startswith("compiling the update")
-        with compiling(tmp_path) as second:
-            assert next_line(second).startswith("another process is compiling")
-            first.kill()
-            assert next_line(second).startswith("compiling the update")
-            (tmp_path / "go").touch()
-            assert second.communicate(timeout=60.0)[0] == "b'code'\n"
+def test_the_second_compiles_when_the_one_it_waits_for_is_killed(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    first = Compiling(zygote, tmp_path, "first")
+    assert first.next_line().startswith("compiling the update")
+    second = Compiling(zygote, tmp_path, "second")
+    assert second.next_line().startswith("another process is compiling")
+    first.child.kill()
+    assert second.next_line().startswith("compiling the update")
+    (tmp_path / "go").touch()
+    assert second.rest() == "b'code'\n"
 
 
 def test_locks_go_with_their_packages_when_nobody_holds_them(

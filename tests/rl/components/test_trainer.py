@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import gymnasium
 import pytest
 import torch
 
+from faults.zygote import Zygote
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
@@ -145,27 +144,23 @@ def test_options_of_a_run_are_refused_when_there_is_no_run_directory(tmp_path: P
         Trainer(small(), checkpoint_dir=tmp_path, run_name="x")
 
 
-def test_the_second_trainer_is_refused_when_the_first_is_at_work(tmp_path: Path) -> None:
-    code = f"""
-import sys
-from metta.rl.components import Trainer
-from metta.train.train_config import TrainingConfig
-trainer = Trainer(TrainingConfig(), run_dir={str(tmp_path)!r})
-trainer.setup()
-print("ready", flush=True)
-sys.stdin.read()
-trainer.cleanup()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as first:
-        assert first.stdout.readline() == "ready\n"
-        second = Trainer(small(), run_dir=tmp_path)
-        with pytest.raises(RunLockedError, match=rf"process {first.pid} on .*, since 20\d\d-"):
-            second.setup()
-        second.cleanup()
-        first.communicate("")
-    with Trainer(small(), run_dir=tmp_path) as third:
+def test_the_second_trainer_is_refused_when_the_first_is_at_work(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    run, ready, over = (tmp_path / name for name in ("run", "ready", "over"))
+    first = zygote.start(
+        "tests.children:hold_a_run", run=str(run), ready=str(ready), over=str(over)
+    )
+    while not ready.exists():
+        with pytest.raises(TimeoutError):
+            first.wait(0.01)
+    second = Trainer(small(), run_dir=run)
+    with pytest.raises(RunLockedError, match=rf"process {first.pid} on .*, since 20\d\d-"):
+        second.setup()
+    second.cleanup()
+    over.touch()
+    assert first.wait() == 0
+    with Trainer(small(), run_dir=run) as third:
         third.train()
 
 

@@ -3,8 +3,6 @@
 import functools
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from faults.zygote import Zygote
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
@@ -315,42 +314,18 @@ def test_nobody_waits_when_a_signal_says_to_hurry() -> None:
     assert hook.eval_scores.simulation_scores == {}
 
 
-SCRIPT = """
-import os, sys, time
-from pathlib import Path
-from metta.curriculum import Curriculum
-from metta.envs.toy import CorridorEnv
-from metta.rl.hooks import EvaluationHook
-from metta.rl.ppo_trainer import PPOTrainer
-from metta.train.train_config import EvaluationConfig
-
-class Hanging(CorridorEnv):
-    def _advance(self, action):
-        part = Path(sys.argv[1] + ".part")
-        part.write_text(str(os.getpid()))
-        part.rename(sys.argv[1])
-        while True:
-            time.sleep(60)
-
-config = EvaluationConfig(background=True, evaluate_interval=1)
-with PPOTrainer(None, CorridorEnv, num_envs=2, n_steps=8, n_epochs=1, hidden_size=8) as trainer:
-    trainer.train(16, hooks=[EvaluationHook(config, Curriculum(env=Hanging))])
-"""
-
-
-def test_no_process_is_left_when_the_trainer_is_killed(tmp_path: Path) -> None:
+def test_no_process_is_left_when_the_trainer_is_killed(zygote: Zygote, tmp_path: Path) -> None:
     told = tmp_path / "pid"
-    environment = {**os.environ, "METTA_CACHE_DIR": str(tmp_path / "killed")}
-    trainer = subprocess.Popen([sys.executable, "-c", SCRIPT, str(told)], env=environment)
-    try:
-        while not told.exists():
-            assert trainer.poll() is None
-            time.sleep(0.05)
-        judge = ProcessEnd(int(told.read_text()))
-        assert not judge.within(0)
-    finally:
-        trainer.kill()
-        trainer.wait()
+    trainer = zygote.start(
+        "tests.rl.evaluate.hanging_children:train", told=str(told), cache=str(tmp_path / "killed")
+    )
+    while not told.exists():
+        with pytest.raises(TimeoutError):
+            trainer.wait(0.02)
+    judge = ProcessEnd(int(told.read_text()))
+    assert not judge.within(0)
+    trainer.kill()
+    trainer.wait()
     assert judge.within(60)
     judge.close()
     left = list((tmp_path / "killed" / "scratch").glob("evaluation-*/*"))
