@@ -1,7 +1,4 @@
-"""Real compilers: what `test_drivers` shows of graphs holds for machine code, and runs resume exactly.
-
-Compiling the smallest graph takes more than twenty seconds of a processor: nearly all of it is slow.
-"""
+"""Real compilers: what `test_drivers` shows of graphs holds for machine code, and runs resume exactly."""
 
 import shutil
 from collections.abc import Iterator
@@ -49,7 +46,6 @@ def trainer(**changes: object) -> PPOTrainer:
     )
 
 
-@pytest.mark.slow
 def test_a_users_network_and_loss_agree_with_eager_updates_over_twenty(
     own_cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +61,6 @@ def test_a_users_network_and_loss_agree_with_eager_updates_over_twenty(
         assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs)
 
 
-@pytest.mark.slow
 def test_nothing_is_compiled_when_the_cache_is_warm(
     own_cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,7 +72,6 @@ def test_nothing_is_compiled_when_the_cache_is_warm(
     assert {path.name for path in own_cache.iterdir()} == before
 
 
-@pytest.mark.slow
 def test_a_resumed_run_is_equal_to_the_bit_when_its_updates_are_compiled(tmp_path: Path) -> None:
     with trainer() as whole:
         for _ in range(2):
@@ -94,7 +88,6 @@ def test_a_resumed_run_is_equal_to_the_bit_when_its_updates_are_compiled(tmp_pat
             other.load(tmp_path)
 
 
-@pytest.mark.slow
 def test_the_driver_of_the_checkpoint_is_taken_over_when_nobody_chose_one(tmp_path: Path) -> None:
     with trainer() as compiled:
         compiled.learn(compiled.collect_rollouts())
@@ -108,7 +101,6 @@ def test_the_driver_of_the_checkpoint_is_taken_over_when_nobody_chose_one(tmp_pa
             assert resumed.digest() == compiled.digest()
 
 
-@pytest.mark.slow
 def test_a_package_is_made_again_when_it_was_damaged(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
