@@ -42,11 +42,11 @@ check:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@($(BIN)/mypy && $(BIN)/lint-imports) > $(VENV)/types.txt 2>&1 & types=$$!; \
-	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile; tests=$$?; \
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests + types))
 
 coverage: setup
-	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
+	METTA_REQUIRE_NATIVE=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered
 
 format: setup
 	$(BIN)/ruff format .
