@@ -18,7 +18,6 @@ from typing import NamedTuple
 from faults.zygote import Child, Zygote
 from metta.cli.main import main
 from metta.rl.clean_trainer import Trainer
-from metta.store import unpickling
 from metta.testing import certification
 from metta.train.train_config import TrainingConfig
 
@@ -87,15 +86,6 @@ def metta(words: list[str], folder: str) -> None:
         os.dup2(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     warnings.resetwarnings()
     sys.exit(main(words))
-
-
-def unpickle(stdin: str, stdout: str, stderr: str, part: str) -> None:
-    """What `metta convert` starts a process for, in this process."""
-    places = ((stdin, os.O_RDONLY), (stdout, os.O_WRONLY), (stderr, os.O_WRONLY | os.O_CREAT))
-    for number, (path, flags) in enumerate(places):
-        os.dup2(os.open(path, flags), number)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # the zygote's own has read requests
-    sys.exit(unpickling.main(part))
 
 
 def certified(folder: str, words: list[str]) -> None:

@@ -2,8 +2,6 @@
 
 import multiprocessing
 import os
-import subprocess
-import types
 from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 import torch
 
 from faults.zygote import Zygote
-from metta.store import pickle_converter
 
 # processes that tests start compete for few cores: threads that wait for each other make all of them slow
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -105,25 +102,6 @@ def zygote() -> Iterator[Zygote]:
 
     with Zygote(PRELOADED, cwd=Path(__file__).parents[1]) as started:
         yield started
-
-
-@pytest.fixture
-def forked_converter(
-    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`metta convert` does its work in a process that has imported torch already."""
-
-    def run(command: list[str], *, stdin: Any, stdout: Any, **_: Any) -> Any:
-        said = tmp_path_factory.mktemp("unpickle") / "said"
-        streams = [f"/proc/{os.getpid()}/fd/{stream.fileno()}" for stream in (stdin, stdout)]
-        child = zygote.start(
-            "tests.children:unpickle",
-            stdin=streams[0], stdout=streams[1], stderr=str(said), part="".join(command[4:]),
-        )  # fmt: skip
-        return subprocess.CompletedProcess(command, child.wait(), stderr=said.read_bytes())
-
-    monkeypatch.setattr(pickle_converter, "subprocess", types.SimpleNamespace(
-        run=run, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired))  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,10 @@
 """A disk that fails while `metta train` sets a run up: a typed error with the path and what to do."""
 
 import errno
-import fcntl
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,14 +46,16 @@ def train(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, capsys.readouterr().err
 
 
-def test_train_says_that_a_file_system_has_no_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    code, said = train(tmp_path, capsys)
+def test_train_says_that_a_file_system_has_no_locks(tmp_path: Path) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=flock:error=ENOLCK"]
+    words = ["train", *SMALL, "--output", str(tmp_path), "--run", "run"]
+    done = subprocess.run(
+        [*inject, sys.executable, "-m", "metta.cli.main", *words],
+        env={**os.environ, "HOME": "/tmp"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    code, said = done.returncode, done.stderr
     assert code == 2, said
     assert "metta: ConfigError: the file system of " in said
     assert "has no locks (flock: No locks available)" in said

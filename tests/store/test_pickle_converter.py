@@ -26,7 +26,6 @@ class Bomb:
         return Path.touch, (self.canary,)
 
 
-@pytest.mark.usefixtures("forked_converter")
 @pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
 def test_weights_return_when_a_state_is_converted(tmp_path: Path, new: bool) -> None:
     first, second = nn.Sequential(nn.Linear(3, 4)), nn.Sequential(nn.Linear(3, 4))
@@ -37,7 +36,6 @@ def test_weights_return_when_a_state_is_converted(tmp_path: Path, new: bool) -> 
     assert torch.equal(first[0].weight, second[0].weight)
 
 
-@pytest.mark.usefixtures("forked_converter")
 def test_a_part_is_taken_when_the_rest_is_no_tensors(tmp_path: Path) -> None:
     content = {"model": {"inner": {"w": torch.ones(2)}}, "epoch": 3}
     torch.save(content, tmp_path / "a.pt")
@@ -52,7 +50,6 @@ def test_a_part_is_taken_when_the_rest_is_no_tensors(tmp_path: Path) -> None:
     assert safetensors.torch.load_file(tmp_path / "b")["w"].tolist() == [1, 1]
 
 
-@pytest.mark.usefixtures("forked_converter")
 def test_nothing_runs_when_a_pickle_would_run_something(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     torch.save({"w": torch.ones(2), "x": Bomb(canary)}, tmp_path / "bomb.pt")
@@ -71,7 +68,6 @@ def test_the_bounds_hold_when_a_file_asks_for_much_memory(tmp_path: Path) -> Non
         convert_pickle(tmp_path / "wide.pt", tmp_path / "out")
 
 
-@pytest.mark.usefixtures("forked_converter")
 def test_an_unsafe_file_error_is_raised_when_a_file_is_none(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(

@@ -110,9 +110,8 @@ class CActor(GraphActor):
         self._chain = chain_of(self.recorded, params, self._leaf)
         self._key, self._num_outputs = self._leaf.key, self._chain.num_outputs
         self._value_chain: Chain | None = None
-        with contextlib.suppress(
-            ActorError
-        ):  # the policy itself gives the values, after the rollout
+        # otherwise the policy itself gives the values, after the rollout
+        with contextlib.suppress(ActorError):
             chain = chain_of(self.recorded, value, self._leaf)
             if chain.num_outputs == 1 and chain.tail is None:
                 self._value_chain = chain

@@ -81,19 +81,10 @@ class CNetwork:
         firsts = np.array(leaf.starts, np.int64) if chain.one_hot else None
         categories = np.array(leaf.categories, np.int64) if chain.one_hot else None
         shift, scale = (None, None) if moments is None else map(np.ravel, moments)
+        steps = [(kind, alpha, _array(w), _array(bias)) for kind, alpha, w, bias in chain.steps]
         try:
             self.capsule: Any = _native.make(
-                size,
-                shift,
-                scale,
-                clip,
-                firsts,
-                categories,
-                [
-                    (kind, alpha, _array(weight), _array(bias))
-                    for kind, alpha, weight, bias in chain.steps
-                ],
-                portable,
+                size, shift, scale, clip, firsts, categories, steps, portable
             )
         except ValueError as error:
             raise ActorError(str(error)) from error

@@ -45,7 +45,6 @@ def test_the_exit_code_is_one_when_a_file_holds_more_than_tensors(tmp_path: Path
     assert "it asks to run torch.nn.modules.linear.Linear" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("forked_converter")
 def test_convert_never_passes_on_the_advice_to_read_a_file_without_restrictions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
