@@ -166,14 +166,14 @@ class MultiprocessVecEnv(LoggedRows):
         self._order.close()
         self._finalizer()
 
-    def _collect(self, command: int, limit: Limit, come_back: RecoverFn) -> list[Answer]:
+    def _collect(self, command: int, limit: Limit, recover: RecoverFn) -> list[Answer]:
         """One answer per worker; `EnvError`, and all are closed, where some may not be started again."""
         try:
             while True:
                 try:
                     return self._pool.collect(command, limit)
                 except WorkersFailedError as failed:
-                    self._supervisor.replace(failed.failures, come_back)
+                    self._supervisor.replace(failed.failures, recover)
         except EnvError:
             self.close()
             raise

@@ -68,7 +68,7 @@ class Supervisor:
         except WorkersFailedError as failed:
             self._stop(failed.failures[0].message)
 
-    def replace(self, failures: list[WorkerFailure], come_back: RecoverFn) -> None:
+    def replace(self, failures: list[WorkerFailure], recover: RecoverFn) -> None:
         """Start workers again, and what fails meanwhile; `EnvError` where they may not be."""
         failed_before: set[int] = set()
         while failures:
@@ -78,18 +78,18 @@ class Supervisor:
                 self._pool.restart(failure.worker)
             again: list[WorkerFailure] = []
             for failure in failures:
-                again += self._bring_back(failure, come_back, failed_before)
+                again += self._bring_back(failure, recover, failed_before)
             failures = again
 
     def _bring_back(
-        self, failure: WorkerFailure, come_back: RecoverFn, failed_before: set[int]
+        self, failure: WorkerFailure, recover: RecoverFn, failed_before: set[int]
     ) -> list[WorkerFailure]:
         """Wait for one worker that was started again, and for its rows; how it failed, if it did."""
         worker, is_ready = failure.worker, False
         try:
             self._pool.wait_for(worker, READY, self._start_limit)
             is_ready = True
-            reason = come_back(worker, worker in failed_before)
+            reason = recover(worker, worker in failed_before)
         except WorkersFailedError as failed:
             self.restarts.append(Restart(failure, "failed again"))
             if is_ready:
