@@ -1,5 +1,6 @@
 """A table of metrics follows the event log when a run continues; what only the table has is kept."""
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -47,7 +48,12 @@ def follow_log(path: Path, continuation: Continuation) -> str:
             old = table_lines(path, there, begin)
             new.writelines(csv_line(one, wanted) for one in _merged(old, continuation, extras))
 
-    atomic_write(path, write)
+    if begin is None or wanted != there:
+        atomic_write(path, write)
+    else:  # in place: a table may have a gigabyte
+        old = list(table_lines(path, there, begin))  # no more than the tail has
+        lines = (csv_line(cells, wanted) for cells in _merged(iter(old), continuation, extras))
+        _replace_end(path, begin, lines)
     return extras.text()
 
 
@@ -136,5 +142,21 @@ def _lines_before(path: Path, columns: list[str], wanted: list[str], end: int) -
     with open_regular(path, follow_symlink=False) as (stream, _):
         stream.readline()
         while stream.tell() < end:
-            line = stream.readline()
-            yield line if wanted == columns else csv_line(parse_line(line, columns).cells, wanted)
+            yield csv_line(parse_line(stream.readline(), columns).cells, wanted)
+
+
+def _replace_end(path: Path, begin: int, lines: Iterator[bytes]) -> None:
+    """Cut a file where it first differs from these lines, and write the others after it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(descriptor, "r+b") as file:  # noqa: PTH123  # a descriptor has no path
+        place = file.seek(begin)
+        for line in lines:
+            if file.read(len(line)) != line:
+                file.seek(place)
+                file.truncate()
+                file.write(line)
+                file.writelines(lines)
+            place = file.tell()
+        file.truncate(place)
+        file.flush()
+        os.fsync(file.fileno())
