@@ -38,6 +38,8 @@ REASONS = {
     ("metta/cli/lost_console.py", "os.open"): "the null device, in the place of a lost console",
     ("metta/runs/summary.py", "read_text"): "the kernel's list of locks",
     ("metta/loggers/events/append_file.py", "os.open"): "appends to files that `RunDirectory` has checked",
+    ("metta/loggers/sinks/csv_repair.py", "open"): "the descriptor of a table that is written to",
+    ("metta/loggers/sinks/csv_repair.py", "os.open"): "writes to a table, never through a link",
     ("metta/loggers/monitor.py", "read_text"): "what the kernel says of this process",
     ("metta/rl/components/trainer.py", "open"): "a session's own method",
     ("metta/rl/resume/conditions.py", "read_text"): "the kernel's list of processors",
