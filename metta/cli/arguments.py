@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from metta.cli.own_envs import ENV_NAMES, importable_env
 from metta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ DEFAULT_PRESET = "grid"
 """The preset that is trained if no preset, file or environment is given."""
 
 ARGUMENTS_HELP = (
-    "a preset or Gymnasium id (default: grid, if no file or env is given), YAML files, and settings "
+    "a preset, a Gymnasium id or your own environment, e.g. my_module:MyEnv or path/my_env.py:MyEnv "
+    "(default: grid, if no file or env is given), YAML files, and settings "
     "such as lr=1e-3 or --trainer.ppo.clip-coef 0.1; later ones win"
 )
 """Help of the arguments."""
@@ -90,8 +92,15 @@ def resolve_arguments(words: Sequence[str], extra: Sequence[str] = ()) -> "Resol
     from metta.train.settings import setting_paths
 
     preset, files, settings = sort_arguments(words)
+    preset = preset and importable_env(preset)
+    settings = [_with_importable_env(setting) for setting in settings]
     names = setting_paths()
     paths = {names.get(setting.partition("=")[0].replace("-", "_")) for setting in settings}
     if preset is None and not files and "trainer.curriculum.env" not in paths:
         preset = DEFAULT_PRESET
     return resolve(preset, files, [*settings, *extra])
+
+
+def _with_importable_env(setting: str) -> str:
+    name, equals, value = setting.partition("=")
+    return f"{name}{equals}{importable_env(value)}" if name in ENV_NAMES else setting

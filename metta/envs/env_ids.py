@@ -1,13 +1,15 @@
 """From the id of an environment to what makes it.
 
-``CartPole-v1`` and ``module:Env-v0`` are gymnasium's, ``pettingzoo:mpe2.simple_spread_v3`` is the parallel
-environment of a module, ``mettagrid:arena_small`` a world of mettagrid, ``grid/gather`` a task of the grid
-world that comes with metta, and ``metta/cartpole`` its own CartPole-v1, many at once.
+``CartPole-v1`` and ``module:Env-v0`` are gymnasium's, ``module:Class`` is an environment class of a module,
+``pettingzoo:mpe2.simple_spread_v3`` the parallel environment of a module, ``mettagrid:arena_small`` a
+world of mettagrid, ``grid/gather`` a task of the grid world that comes with metta, and
+``metta/cartpole`` its own CartPole-v1, many at once.
 """
 
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import gymnasium
@@ -62,9 +64,11 @@ def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
         return factory_of(_parallel_factory(name), kwargs)
     if module == _METTAGRID:
         return factory_of(functools.partial(make_mettagrid, _world_config(name)), kwargs)
+    if module:
+        own = _env_class(env_id, module, name)
+        if own is not None:
+            return factory_of(own, kwargs)
     try:
-        if module:
-            importlib.import_module(module)
         spec = gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError, ValueError) as error:
         known = [_CARTPOLE, *gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
@@ -73,6 +77,37 @@ def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
         ) from error
     make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
     return factory_of(cast(EnvFactory, make), kwargs)
+
+
+def _env_class(env_id: str, module: str, name: str) -> Callable[..., Any] | None:
+    """The environment class of this name in a module; None if it has nothing of this name.
+
+    A configuration file may name it, so anything but an environment class is refused.
+    """
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError) as error:
+        raise EnvError(f"{env_id!r} cannot be made: {_why_no_import(module, error)}") from error
+    is_env = isinstance(found, type) and (
+        issubclass(found, gymnasium.Env) or hasattr(found, "possible_agents")
+    )
+    if found is not None and not is_env:
+        raise EnvError(
+            f"{env_id!r} names {found!r}, which is not a subclass of gymnasium.Env; name the class of an "
+            "environment, or pass a factory from Python: PPOTrainer(None, make_env)"
+        )
+    return found
+
+
+def _why_no_import(module: str, error: Exception) -> str:
+    missing = getattr(error, "name", None)
+    if missing != module.partition(".")[0]:
+        return f"importing {module!r} failed: {error}"
+    where = "the current folder has it, but is" if Path(f"{missing}.py").is_file() else "it is"
+    return (
+        f"Python does not find the module {missing!r}: {where} not on Python's path; install it, or set "
+        "PYTHONPATH=. in its folder"
+    )
 
 
 def _make(make: Callable[..., Any], kwargs: dict[str, Any]) -> GymEnv:

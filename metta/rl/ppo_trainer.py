@@ -18,7 +18,13 @@ from metta.curriculum import Curriculum
 from metta.envs.env_ids import name_of
 from metta.envs.factory import configured_vec_env
 from metta.envs.vec_env import VecEnv
-from metta.errors import CheckpointError, ConfigError, MettaWarning, RolloutError
+from metta.errors import CheckpointError, ConfigError, MettaWarning
+from metta.rl.call_arguments import (
+    checked_steps,
+    checked_total,
+    require_own_count,
+    require_tensors,
+)
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.rollout_data import is_empty_rollout, num_valid
 from metta.rl.hooks.checkpoint import CheckpointHook
@@ -87,6 +93,7 @@ class PPOTrainer:
         **settings: Any,
     ) -> None:
         self.config = apply_settings(config or TrainingConfig(), settings)
+        require_own_count(env, self.config, settings)
         self.batch_plan: BatchPlan | None = None
         """Sizes that `auto_batch` chose, and why."""
         self.curriculum = env if isinstance(env, Curriculum) else None
@@ -150,7 +157,10 @@ class PPOTrainer:
         next_values, log_probs, advantages, returns``, where they exist ``action_masks``, and for
         recurrent policies ``recurrent_state/*`` ``[S, N, ...]`` at the start of each segment.
         """
-        steps = self.config.trainer.rollout.horizon if n_steps is None else n_steps
+        horizon = self.config.trainer.rollout.horizon
+        steps = checked_steps(
+            horizon if n_steps is None else n_steps, "collect_rollouts(n_steps=...)"
+        )
         if steps < 1:
             warnings.warn(f"collect_rollouts({steps}) collects nothing", MettaWarning, stacklevel=2)
             return Rollout(self._empty_columns())
@@ -177,9 +187,7 @@ class PPOTrainer:
         """
         if isinstance(rollout_data, str | os.PathLike):
             rollout_data = load_rollout(Path(rollout_data))
-        if not all(isinstance(column, Tensor) for column in rollout_data.values()):
-            kinds = {name: type(column).__name__ for name, column in rollout_data.items()}
-            raise RolloutError(f"learn() needs a mapping of names to tensors, got {kinds}")
+        require_tensors(rollout_data)
         if is_empty_rollout(rollout_data):
             warnings.warn(
                 "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
@@ -202,7 +210,8 @@ class PPOTrainer:
         metrics. A trainer that resumed a checkpoint continues with the call that was interrupted, and
         returns an empty history from those that were over.
         """
-        total = self.config.trainer.total_timesteps if total_timesteps is None else total_timesteps
+        default = self.config.trainer.total_timesteps
+        total = checked_total(default if total_timesteps is None else total_timesteps)
         state, registry = self.state, self.components.hooks
         if self._calls_to_skip:
             self._calls_to_skip -= 1

@@ -13,7 +13,7 @@ from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv, agents_per_env
-from metta.errors import ConfigError
+from metta.errors import ConfigError, PolicyError
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.collector import RolloutCollector
 from metta.rl.collect.opponents import OpponentPool, OpponentVecEnv
@@ -222,7 +222,14 @@ def _parameters(
     modules = [loss.fn for loss in losses if isinstance(loss.fn, nn.Module)]
     extra = [p for module in modules for p in module.to(device).parameters()]
     # a loss may hold the policy itself: each parameter counts once
-    return dict.fromkeys([*policy.parameters(), *extra])
+    found = dict.fromkeys([*policy.parameters(), *extra])
+    if not any(parameter.requires_grad for parameter in found):
+        raise PolicyError(
+            f"the policy module {type(policy.module).__name__} has {len(found)} parameters, and none can "
+            "be trained; keep layers as attributes or in an nn.ModuleList (a plain list hides them), "
+            "and do not freeze all of them with requires_grad_(False)"
+        )
+    return found
 
 
 def _register(

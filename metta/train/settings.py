@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from metta.errors import did_you_mean
+from metta.train.foreign_names import Translation, advice_for, translate
 from metta.train.parsing.origins import Origin
 from metta.train.parsing.problems import Problem, as_error, explain, shown
 from metta.train.parsing.schema import Leaf, groups_of, leaves_of, setting_values
@@ -64,6 +65,7 @@ ALIASES: dict[str, str] = {
     "n_envs": "trainer.rollout.num_envs",
     "agent_name": "agent.name",
     "normalize_obs": "agent.normalize_observations",
+    "norm_obs": "agent.normalize_observations",
     "total_steps": "trainer.total_timesteps",
     "env_id": "trainer.curriculum.env",
     "env_name": "trainer.curriculum.env",
@@ -170,13 +172,20 @@ def place_entries(entries: Iterable[Entry], problems: list[Problem]) -> dict[str
     """Path -> entry with its value read; what cannot be placed becomes a problem."""
     placed: dict[str, Entry] = {}
     for entry in entries:
-        path = _names().leaves.get(entry.name)
+        path, value = _names().leaves.get(entry.name), entry.value
+        foreign = translate(entry.name, value) if path is None else None
+        if isinstance(foreign, Translation):
+            path, value = foreign
+        advice = foreign if path is None else advice_for(path, value)
+        if isinstance(advice, str):
+            problems.append(Problem(f"{advice}{_place(entry.origin)}", (path,) if path else ()))
+            continue
         if path is None:
             problems.append(unknown_setting(entry, with_hint=len(problems) < _MAX_HINTS))
             continue
         if path in placed:
             problems.append(_twice(placed[path], entry, path))
-        placed[path] = entry._replace(value=read_value(leaf_at(path), entry.value))
+        placed[path] = entry._replace(value=read_value(leaf_at(path), value))
     return placed
 
 

@@ -90,7 +90,7 @@ def test_the_default_environment_is_used_when_only_settings_are_given(
             ["train", "CartPool-v1"],
             "trainer.curriculum.env (command line): gymnasium has no environment 'CartPool-v1'",
         ),
-        (["train", "no_such_module:World-v0"], "No module named 'no_such_module'"),
+        (["train", "no_such_module:World-v0"], "does not find the module 'no_such_module'"),
         (
             ["train", "suite=gridd"],
             "trainer.evaluation.suite (command line): there is no suite 'gridd'",

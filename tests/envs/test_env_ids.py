@@ -68,7 +68,7 @@ def test_every_world_plays_all_tasks_when_there_is_a_curriculum() -> None:
             {},
             "gymnasium has no environment 'CartPol-v1'; did you mean 'CartPole-v1'",
         ),
-        ("no_such_module:Env-v0", {}, "gymnasium has no environment"),
+        ("no_such_module:Env-v0", {}, "Python does not find the module"),
         ("pettingzoo:no_such_module", {}, "not a module with a parallel_env"),
     ],
 )

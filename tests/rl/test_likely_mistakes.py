@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from torch import nn
+from torch import Tensor, nn
 
 from metta.envs.toy import CorridorEnv, CountdownEnv
 from metta.errors import (
@@ -80,3 +80,34 @@ def test_updating_is_refused_when_a_parameter_was_frozen_after_its_optimizer_was
         next(trainer.policy.parameters()).requires_grad_(False)
         with pytest.raises(StateError, match="frozen after its optimizer"):
             trainer.learn(data)
+
+
+class InAList(nn.Module):
+    """Its layers are in a plain list, where torch does not find them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        env = CorridorEnv()
+        assert isinstance(env.action_space, spaces.Discrete)
+        width = int(np.prod(env.observation_space.shape or ()))
+        self.layers = [nn.Linear(width, int(env.action_space.n)), nn.Linear(width, 1)]
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        logits, value = (layer(obs) for layer in self.layers)
+        return logits, value
+
+
+class Frozen(InAList):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = nn.ModuleList(self.layers).requires_grad_(False)
+
+
+@pytest.mark.parametrize(("kind", "count"), [(InAList, 0), (Frozen, 4)])
+def test_a_policy_error_is_raised_when_nothing_can_be_trained(
+    kind: type[nn.Module], count: int
+) -> None:
+    with pytest.raises(
+        PolicyError, match=rf"{kind.__name__} has {count} parameters.*nn\.ModuleList"
+    ):
+        PPOTrainer(kind(), CorridorEnv, horizon=8)

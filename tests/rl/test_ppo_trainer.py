@@ -553,7 +553,7 @@ def test_train_uses_the_override_when_a_subclass_replaces_learn() -> None:
     ids=["id", "instance", "made", "factory", "lambda", "list", "gym vector", "vec env"],
 )
 def test_training_works_when_the_environment_is_of_any_kind(env: Any, rows: int, name: str) -> None:
-    with PPOTrainer(None, env, **SMALL) as trainer:
+    with PPOTrainer(None, env, **SMALL | {"num_envs": rows}) as trainer:
         data = trainer.collect_rollouts()
         assert data["rewards"].shape == (8, rows)
         assert data.manifest["env_id"] == name

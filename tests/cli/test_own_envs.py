@@ -1,0 +1,129 @@
+"""An environment of one's own, named on the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metta.envs.env_ids import check_env_id
+from metta.errors import EnvError
+
+_SOURCE = """
+import gymnasium
+import numpy as np
+from own_rules_{tag} import LENGTH
+
+
+class Line(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {{}}
+
+    def step(self, action):
+        self.steps += 1
+        obs = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return obs, float(action), self.steps == LENGTH, False, {{}}
+
+
+def make_line():
+    return Line()
+
+
+gymnasium.register("Line{tag}-v0", Line)
+"""
+_SMALL = ["total_timesteps=64", "num_envs=2", "horizon=16", "verbose=false", "--eval-episodes", "0"]
+
+
+def _folder(path: Path, tag: str) -> Path:
+    """A user's folder: an environment, and a module that it imports."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / f"own_envs_{tag}.py").write_text(_SOURCE.format(tag=tag))
+    (path / f"own_rules_{tag}.py").write_text("LENGTH = 8\n")
+    return path
+
+
+def _metta(cwd: Path, *words: str, as_module: bool = False) -> subprocess.CompletedProcess[str]:
+    """The command as users start it; as a script it does not import from the current folder."""
+    script = ["-m", "metta"] if as_module else ["-c", _SCRIPT]
+    command = [sys.executable, *script, *words]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+_SCRIPT = "import sys; sys.path[:1] = []; from metta.cli.main import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "own_envs_cli:Line",
+        "own_envs_cli:Linecli-v0",
+        "env=own_envs_cli:Line",
+        "./own_envs_cli.py:Line",
+    ],
+)
+def test_metta_train_finds_an_environment_of_the_current_folder(tmp_path: Path, env: str) -> None:
+    done = _metta(_folder(tmp_path, "cli"), "train", env, "--run", "own", "num_workers=1", *_SMALL)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "own" / "checkpoints").is_dir()
+
+
+def test_metta_train_imports_a_file_of_another_folder(tmp_path: Path) -> None:
+    _folder(tmp_path / "elsewhere", "file")
+    done = _metta(tmp_path, "train", "elsewhere/own_envs_file.py:Line", "--run", "own", *_SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "own_envs_file:Line" in (tmp_path / "runs" / "own" / "config.yaml").read_text()
+
+
+def test_python_m_metta_is_the_command(tmp_path: Path) -> None:
+    """Python runs `metta.__main__`."""
+    done = _metta(tmp_path, "--version", as_module=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("metta ")
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ("own_envs_bad:make_line", "not a subclass of gymnasium.Env"),
+        ("own_envs_bad.py:Nothing", "no environment 'own_envs_bad:Nothing'"),
+        ("no_such_file.py:Line", "does not exist"),
+        ("no-module.py:Line", "rename the file"),
+        ("json.py:Line", "another module 'json'"),
+        ("no_such_module:Line", "Python does not find the module 'no_such_module'"),
+    ],
+)
+def test_what_is_not_an_environment_is_refused_before_a_run_begins(
+    tmp_path: Path, env: str, says: str
+) -> None:
+    folder = _folder(tmp_path, "bad")
+    for name in ("no-module.py", "json.py"):
+        (folder / name).write_text("")
+    done = _metta(folder, "train", env, *_SMALL)
+    assert done.returncode == 2, done.stdout
+    assert says in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_a_stored_configuration_never_imports_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(_folder(tmp_path, "stored"))
+    (tmp_path / "run.yaml").write_text("env: own_envs_stored:Line\n")
+    done = _metta(tmp_path, "train", "run.yaml", *_SMALL)
+    assert done.returncode == 2
+    assert "the current folder has it, but is not on Python's path" in done.stderr.replace(
+        "\n", " "
+    )
+
+
+def test_a_function_of_any_module_is_not_an_environment() -> None:
+    with pytest.raises(EnvError, match="not a subclass"):
+        check_env_id("os:system")

@@ -1,0 +1,83 @@
+"""What `PPOTrainer`'s methods are given by mistake, and what they answer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from metta.envs.toy import CorridorEnv
+from metta.errors import ConfigError, RolloutError
+from metta.rl.ppo_trainer import PPOTrainer
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (-5, r"total_timesteps=-5\): found a negative number; allowed are whole numbers from 0 on"),
+        (True, "found True; allowed is a whole number of steps"),
+        (100.5, r"found 100\.5; allowed is a whole number of steps"),
+        ("100", "found '100'; allowed is a whole number of steps"),
+    ],
+)
+def test_training_is_refused_when_its_steps_are_no_count(steps: Any, message: str) -> None:
+    with PPOTrainer(None, CorridorEnv, horizon=8) as trainer:
+        before = trainer.digest()
+        with pytest.raises(ConfigError, match=message):
+            trainer.train(steps)
+        assert trainer.digest() == before
+
+
+@pytest.mark.parametrize("steps", [True, False, 2.5, "8"])
+def test_collecting_is_refused_when_its_steps_are_no_count(steps: Any) -> None:
+    with (
+        PPOTrainer(None, CorridorEnv, horizon=8) as trainer,
+        pytest.raises(ConfigError, match=rf"n_steps=\.\.\.\): found {steps!r}; allowed is a whole"),
+    ):
+        trainer.collect_rollouts(n_steps=steps)
+
+
+def test_a_round_float_or_a_numpy_integer_counts_steps() -> None:
+    with PPOTrainer(None, CorridorEnv, horizon=8, num_envs=2) as trainer:
+        assert trainer.collect_rollouts(np.int64(4))["rewards"].shape == (4, 2)  # type: ignore[arg-type]  # as users write it
+        assert trainer.train(1e1)["agent_step"] == [16]  # type: ignore[arg-type]  # as users write it
+
+
+OWN_COUNTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "VectorEnv": (lambda: SyncVectorEnv([CorridorEnv] * 8), "SyncVectorEnv given has 8"),
+    "list": (lambda: [CorridorEnv] * 8, "list of factories given has 8"),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_COUNTS)
+@pytest.mark.parametrize("name", ["num_envs", "n_envs", "rollout.num_envs"])
+def test_a_trainer_is_refused_when_it_should_have_another_number_of_environments(
+    kind: str, name: str
+) -> None:
+    make, message = OWN_COUNTS[kind]
+    settings: dict[str, Any] = {name: 4}
+    with pytest.raises(ConfigError, match=f"num_envs=4, but the {message}"):
+        PPOTrainer(None, make(), **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_envs": 2}], ids=["left out", "equal"])
+def test_a_trainer_has_the_environments_it_was_given(settings: dict[str, Any]) -> None:
+    with PPOTrainer(None, [CorridorEnv] * 2, horizon=4, **settings) as trainer:
+        assert trainer.collect_rollouts()["rewards"].shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (100_000, r"use train\(total_timesteps=100000\)"),
+        (None, r"got a NoneType; pass what collect_rollouts\(\) returns"),
+        ([1.0], r"got a list; pass what collect_rollouts\(\) returns"),
+    ],
+)
+def test_learning_is_refused_when_it_is_given_no_rollout(given: Any, message: str) -> None:
+    with PPOTrainer(None, CorridorEnv, horizon=8) as trainer:
+        before = trainer.digest()
+        with pytest.raises(RolloutError, match=message):
+            trainer.learn(given)
+        assert trainer.digest() == before

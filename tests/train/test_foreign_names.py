@@ -1,0 +1,78 @@
+"""Names and values of other libraries: taken where they mean the same, else answered."""
+
+from typing import Any
+
+import pytest
+
+from metta.cli.arguments import resolve_arguments
+from metta.envs.toy import CorridorEnv
+from metta.errors import ConfigError
+from metta.rl.ppo_trainer import PPOTrainer
+from metta.train.foreign_names import FOREIGN_NAMES
+from metta.train.settings import ALIASES, setting_paths, setting_values
+
+SAME: list[tuple[str, Any, str, Any]] = [
+    ("anneal_lr", True, "trainer.optimizer.schedule", "linear"),
+    ("anneal_lr", False, "trainer.optimizer.schedule", "constant"),
+    ("cuda", True, "trainer.device", "auto"),
+    ("cuda", False, "trainer.device", "cpu"),
+    ("track", False, "trainer.logging.wandb.mode", "off"),
+    ("norm_obs", True, "agent.normalize_observations", True),
+    ("verbose", 0, "trainer.verbose", False),
+    ("verbose", 1, "trainer.verbose", True),
+]
+
+ANSWERED: list[tuple[str, Any, str]] = [
+    ("seed", None, r"trainer\.seed: found '?None'?, but.*write seed=random\.randrange"),
+    ("net_arch", [32, 32, 32], "write hidden_size=32 and num_layers=3"),
+    ("net_arch", [64, 32], r"your own nn\.Module as the policy"),
+    ("track", True, r"write logging\.wandb\.mode=online"),
+    ("norm_reward", True, "write normalize_returns=true"),
+    ("anneal_lr", "linear", "anneal_lr: found 'linear'; allowed is true or false"),
+]
+
+PYTHON_ONLY: list[tuple[str, Any, str]] = [
+    ("learning_rate", lambda left: left * 1e-3, "learning_rate=3e-4 and lr_schedule='linear'"),
+    ("lr", lambda left: left * 1e-3, r"trainer\.optimizer\.learning_rate: found a function"),
+    ("clip_range", lambda left: left * 0.2, "clip_coef=0.2 and clip_schedule='linear'"),
+    ("net_arch", {"pi": [32, 32], "vf": [32, 32]}, "write hidden_size=32 and num_layers=2"),
+    ("net_arch", {"pi": [32, 32], "vf": [64]}, r"your own nn\.Module as the policy"),
+    ("policy_kwargs", {"net_arch": [16, 16]}, "write hidden_size=16 and num_layers=2"),
+    ("policy_kwargs", {"activation_fn": int}, "activation_fn is activation='tanh'"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "path", "meant"), SAME)
+def test_a_foreign_name_is_taken_when_it_means_the_same(
+    name: str, value: Any, path: str, meant: Any
+) -> None:
+    settings: dict[str, Any] = {"hidden_size": 4, name: value}
+    with PPOTrainer(None, CorridorEnv, **settings) as trainer:
+        assert setting_values(trainer.config)[path] == meant
+    typed = resolve_arguments(["CartPole-v1", f"{name}={str(value).lower()}"], [])
+    assert setting_values(typed.config)[path] == meant
+    assert str(typed.origins[path]) == "command line"
+
+
+@pytest.mark.parametrize(("name", "value", "answer"), [*ANSWERED, *PYTHON_ONLY])
+def test_the_replacement_is_named_when_a_foreign_setting_is_given(
+    name: str, value: Any, answer: str
+) -> None:
+    settings: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigError, match=answer):
+        PPOTrainer(None, CorridorEnv, **settings)
+
+
+@pytest.mark.parametrize(("name", "value", "answer"), ANSWERED)
+def test_the_command_line_gives_the_same_answers(name: str, value: Any, answer: str) -> None:
+    with pytest.raises(ConfigError, match=answer):
+        resolve_arguments(["CartPole-v1", f"{name}={value}"], [])
+
+
+def test_one_of_two_is_asked_for_when_a_foreign_name_sets_the_same() -> None:
+    with pytest.raises(ConfigError, match="'lr_schedule' and 'anneal_lr' both set"):
+        PPOTrainer(None, CorridorEnv, lr_schedule="cosine", anneal_lr=True)
+
+
+def test_no_foreign_name_is_a_setting() -> None:
+    assert not FOREIGN_NAMES.keys() & {*setting_paths(), *ALIASES}
