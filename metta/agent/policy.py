@@ -140,7 +140,7 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def update_normalizers(self, rollout: Mapping[str, Tensor]) -> dict[str, int]:
-        """Add a rollout's valid rows to the normalisers; call it after learning, never before.
+        """Add a rollout's observations to their normalisers; call it after learning, never before.
 
         `rollout` holds columns ``[T, N, ...]`` as `PPOTrainer.collect_rollouts` returns them. Returns
         how many values of each column lay too far from all others and were bounded.
@@ -152,11 +152,18 @@ class Policy(nn.Module):
                 column = "observations" if self.obs_spec.is_plain else f"observations/{leaf.key}"
                 rows = rollout[column].flatten(0, 1)
                 bounded[column] = self.obs_normalizer.update(leaf.key, rows, weights)
-        if self.return_normalizer is not None:
-            bounded["returns"] = self.return_normalizer.update(
-                rollout["returns"].flatten(), weights
-            )
         return bounded
+
+    def update_value_scale(self, rollout: Mapping[str, Tensor]) -> dict[str, int]:
+        """Add a rollout's returns to their normaliser; call it before learning, never after.
+
+        What is learned then is in the new units. After learning, a new scale would move every value that
+        was learned, and bootstrapped returns with them, which move the scale again.
+        """
+        if self.return_normalizer is None:
+            return {}
+        returns, weights = rollout["returns"].flatten(), rollout["valid"].flatten()
+        return {"returns": self.return_normalizer.update(returns, weights)}
 
     def architecture_hash(self) -> str:
         """Digest of the layers, of the state's shapes and dtypes, and of the spaces: not of values."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
+from metta.cli.recipes import recipe_of
 from metta.cli.tables import say, shown_bytes
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv
@@ -15,7 +16,6 @@ from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.training_components import resolve_batch
 from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
 from metta.train.layers import Resolved
-from metta.train.parsing.origins import DEFAULT
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["buffer_bytes", "dry_run"]
@@ -26,15 +26,17 @@ def dry_run(resolved: Resolved) -> int:
     config, chosen = resolved.config, ""
     curriculum = config.trainer.curriculum
     if config.trainer.rollout.auto_batch:
-        was_set = {path: None for path, origin in resolved.origins.items() if origin != DEFAULT}
-        config, plan = resolve_batch(config, config.env, was_set, curriculum.env_kwargs)
+        config, plan = resolve_batch(config, config.env, curriculum.env_kwargs)
         chosen = plan.explanation
     env = make_vec_env(config.env, env_kwargs=curriculum.env_kwargs)
     try:
+        applied = recipe_of(config, env)
+        config = config if applied is None else applied.config
         policy = make_policy(env.observation_space, env.action_space, config.agent)
         lines = [
             f"{config.env} for {config.trainer.total_timesteps:,} steps; nothing is trained (--dry-run)",
             *([f"auto_batch:   {chosen}"] if chosen else []),
+            *([f"recipe:       {applied.describe()}"] if applied else []),
             *_batch_lines(config, _learning_rows(config, env.num_rows), policy),
             *_memory_lines(config, env, policy),
         ]

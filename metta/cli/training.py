@@ -19,7 +19,7 @@ from metta.rl.components.trainer import Trainer
 from metta.secrets import scrub
 from metta.store.checkpoints.files import list_checkpoints
 from metta.store.run_directory import RunDirectory
-from metta.train.layers import Resolved
+from metta.train.layers import PRESET_ORIGIN, Resolved
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["new_run_dir", "train", "train_in"]
@@ -71,7 +71,9 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
     try:
         trainer.setup()
         total, seed = config.trainer.total_timesteps, config.trainer.seed
-        say(f"training {config.env} for {total:,} steps in {folder} (seed {seed})")
+        origin = str(provenance["settings"]["trainer.curriculum.env"]["origin"])
+        preset = f" with the {origin}" if origin.startswith(PRESET_ORIGIN) else ""
+        say(f"training {config.env}{preset} for {total:,} steps in {folder} (seed {seed})")
         if trainer.session is not None and trainer.session.restore_support is not None:
             say(scrub(trainer.session.restore_support.describe()))
         if before:

@@ -20,12 +20,17 @@ from metta.rl.loop import EpochFunction, default_training_step, run_training
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
-from metta.rl.training_components import TrainingComponents, build_components, resolve_batch
+from metta.rl.training_components import (
+    TrainingComponents,
+    build_components,
+    follow_recipe,
+    resolve_batch,
+)
 from metta.rl.training_state import PolicyTracker, TrainerState, crossed
 from metta.sim.scores import EvalRewardSummary
 from metta.store.policy_store import PolicyStore
 from metta.timing import Stopwatch
-from metta.train.train_config import AgentConfig, PPOConfig, TrainerConfig, TrainingConfig
+from metta.train.train_config import PPOConfig, TrainerConfig, TrainingConfig
 
 __all__ = [
     "create_training_components",
@@ -63,7 +68,11 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
         config = dataclasses.replace(config, ppo=ppo_config)
     vec_env = make_vec_env(vecenv)
     spaces = vec_env.observation_space, vec_env.action_space
-    wrapped = as_policy(policy, *spaces, AgentConfig(), seed=config.seed)
+    whole = TrainingConfig(trainer=config)
+    applied = follow_recipe(whole, vec_env, vecenv if curriculum is None else curriculum.task)
+    whole = whole if applied is None else applied.config
+    config = whole.trainer
+    wrapped = as_policy(policy, *spaces, whole.agent, seed=config.seed)
     parts = build_components(
         config,
         wrapped,
@@ -117,7 +126,7 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
     curriculum = curriculum or Curriculum(config.curriculum)
     task = curriculum.task
     if config.rollout.auto_batch:
-        sized, _ = resolve_batch(TrainingConfig(trainer=config), task.env, {}, task.env_kwargs)
+        sized, _ = resolve_batch(TrainingConfig(trainer=config), task.env, task.env_kwargs)
         config = sized.trainer
     vec_env = configured_vec_env(curriculum.tasks, config.rollout)
     try:

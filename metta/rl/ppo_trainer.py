@@ -42,7 +42,12 @@ from metta.rl.loop import (
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
-from metta.rl.training_components import announcer, build_components, resolve_batch
+from metta.rl.training_components import (
+    announcer,
+    build_components,
+    follow_recipe,
+    resolve_batch,
+)
 from metta.rollout import Rollout
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import MANIFEST_FILE, new_run_id, read_checkpoint
@@ -52,6 +57,7 @@ from metta.store.run_directory import RunDirectory
 from metta.train.advice import FOR_CHECKPOINT_DIR, FOR_LOAD
 from metta.train.batch_sizing import BatchPlan
 from metta.train.changes import plain_settings
+from metta.train.recipes import Applied
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 from metta.versions import library_versions
@@ -73,8 +79,9 @@ class PPOTrainer:
     `policy` is any `nn.Module` that `Policy` understands, a `Policy`, or None for a default agent.
     `env` is a gymnasium id, an environment, a factory, a list of factories, a vector environment, or a
     `Curriculum` of tasks.
-    Settings go by any usual name (``learning_rate``, ``n_epochs``, ``clip_range``, ...); their defaults
-    are those of `TrainingConfig`. Subclasses may override either phase and add columns to the data.
+    Settings go by any usual name (``learning_rate``, ``n_epochs``, ``clip_range``, ...); those that are
+    not given follow from the environment (`metta.train.recipes`), or with ``recipe="none"`` from the
+    defaults of `TrainingConfig`. Subclasses may override either phase and add columns to the data.
 
     With a `checkpoint_dir`, `train` saves there at intervals, and a new trainer resumes the newest
     checkpoint of a run with the same settings: a script that was stopped is simply run again, and resumes
@@ -98,13 +105,17 @@ class PPOTrainer:
         """Sizes that `auto_batch` chose, and why."""
         self.curriculum = env if isinstance(env, Curriculum) else None
         env_kwargs = self.config.trainer.curriculum.env_kwargs
+        probed = env if self.curriculum is None else self.curriculum.task
         if self.config.trainer.rollout.auto_batch:
-            probed = env if self.curriculum is None else self.curriculum.task
-            self.config, self.batch_plan = resolve_batch(self.config, probed, settings, env_kwargs)
+            self.config, self.batch_plan = resolve_batch(self.config, probed, env_kwargs)
         played = env if self.curriculum is None else self.curriculum.tasks
         self.env = configured_vec_env(played, self.config.trainer.rollout, env_kwargs)
         self.env_name, self._run_id = name_of(env), new_run_id()
+        self.recipe: Applied | None = None
+        """Settings that follow from what the environment is, because they were not given."""
         try:
+            self.recipe = follow_recipe(self.config, self.env, probed, env_kwargs)
+            self.config = self.config if self.recipe is None else self.recipe.config
             self._build(policy, custom_losses)
             self.components.conditions.allow_inexact = allow_inexact
             self.checkpointer = (

@@ -40,7 +40,6 @@ from metta.store.checkpoints.manifest import is_run_id, read_log_mark
 from metta.store.run_directory import RunDirectory
 from metta.train.advice import FOR_RUNS
 from metta.train.changes import plain_settings
-from metta.train.parsing.origins import DEFAULT
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 from metta.untrusted.json_files import brief
 
@@ -139,12 +138,6 @@ class RunSession:
         """How this run's environments come back when it is resumed; None where nothing is saved."""
         self._opened_wandb: Any = None
         self._event_log: EventLog | None = None
-
-    @property
-    def paths_set(self) -> set[str]:
-        """Settings that were chosen, also if the choice equals the default."""
-        settings = (self.provenance or {}).get("settings", {})
-        return {path for path, about in settings.items() if about["origin"] != str(DEFAULT)}
 
     @property
     def checkpoint_dir(self) -> Path:

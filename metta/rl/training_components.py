@@ -12,6 +12,7 @@ from torch import nn
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
 from metta.envs.factory import make_vec_env
+from metta.envs.facts import env_facts
 from metta.envs.vec_env import VecEnv, agents_per_env
 from metta.errors import ConfigError, PolicyError
 from metta.rl.collect.buffer import RolloutBuffer
@@ -38,13 +39,15 @@ from metta.stateful import NamedState, Stateful, StateRegistry
 from metta.train.batch_sizing import BatchPlan, check_minibatch_size
 from metta.train.changes import plain_settings
 from metta.train.machine import plan_config
-from metta.train.settings import changed_paths, paths_set_by
+from metta.train.recipes import Applied, lacks_choices, with_recipe
+from metta.train.settings import given_paths
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
 __all__ = [
     "TrainingComponents",
     "announcer",
     "build_components",
+    "follow_recipe",
     "make_experience",
     "resolve_batch",
 ]
@@ -260,27 +263,43 @@ def _register(
     return registry
 
 
-def resolve_batch(
+def follow_recipe(
     config: TrainingConfig,
+    vec_env: VecEnv,
     env: Any,
-    settings: Mapping[str, Any],
     env_kwargs: dict[str, Any] | None = None,
+    *,
+    frozen: Mapping[str, Any] | None = None,
+) -> Applied | None:
+    """Settings that were not chosen, as the recipe of the environment has them; says which it is.
+
+    `env` is what `vec_env` was made of. `frozen` are values of an earlier recipe, which stay.
+    """
+    if not lacks_choices(config):
+        return None
+    applied = with_recipe(config, env_facts(vec_env, env, env_kwargs), frozen or {})
+    if applied is not None:
+        announcer(config.trainer)(applied.describe())
+    return applied
+
+
+def resolve_batch(
+    config: TrainingConfig, env: Any, env_kwargs: dict[str, Any] | None = None
 ) -> tuple[TrainingConfig, BatchPlan]:
     """Sizes that were not set, chosen for this machine and the observations of `env`.
 
-    Set is a size that `settings` names or that is not the default. One environment is made and closed
-    to measure its rows.
+    One environment is made and closed to measure its rows.
     """
     if isinstance(env, VecEnv) or not (isinstance(env, str | Task) or callable(env)):
         raise ConfigError(
             f"auto_batch chooses the number of environments, but {type(env).__name__} has its own; "
             "give an id or a factory, or leave auto_batch off"
         )
-    was_set = changed_paths(config) | paths_set_by(settings)
     probe = make_vec_env(env, env_kwargs=env_kwargs)
     try:
         actions = int(np.prod(probe.action_space.shape or (1,)))
         row_bytes = probe.obs_spec.nbytes + probe.mask_size + 8 * actions + _ROW_NUMBERS_BYTES
-        return plan_config(config, was_set, agents_per_env=probe.num_rows, row_bytes=row_bytes)
+        chosen = given_paths(config)
+        return plan_config(config, chosen, agents_per_env=probe.num_rows, row_bytes=row_bytes)
     finally:
         probe.close()

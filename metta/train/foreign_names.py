@@ -81,6 +81,11 @@ FOREIGN_NAMES: dict[str, Callable[[Any], Answer]] = {
     "cuda": _switch(
         "cuda", Translation("trainer.device", "auto"), Translation("trainer.device", "cpu")
     ),
+    "normalize_images": _switch(
+        "normalize_images",
+        Translation("agent.image_scale", 255.0),
+        Translation("agent.image_scale", 1.0),
+    ),
     "track": _switch(
         "track",
         "track=True is not a setting here; write logging.wandb.mode=online (and "

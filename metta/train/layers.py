@@ -15,12 +15,13 @@ from metta.train.parsing.schema import leaves_of
 from metta.train.parsing.values import Text, plain_data
 from metta.train.parsing.yaml_text import parse_settings, read_inline, read_settings
 from metta.train.presets import find_preset
+from metta.train.recipes import Applied
 from metta.train.rules import size_rules
 from metta.train.settings import (
     Entry,
     build_config,
-    changed_paths,
     entries_of,
+    given_paths,
     group_path,
     leaf_at,
     place_entries,
@@ -30,7 +31,21 @@ from metta.train.settings import (
 )
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["Origin", "Resolved", "config_from_mapping", "keep_origins", "resolve"]
+__all__ = [
+    "PRESET_ORIGIN",
+    "RECIPE_ORIGIN",
+    "Origin",
+    "Resolved",
+    "config_from_mapping",
+    "keep_origins",
+    "resolve",
+    "with_recipe_origins",
+]
+
+PRESET_ORIGIN = "preset "
+"""How the origin of a setting begins that a preset has set."""
+RECIPE_ORIGIN = "recipe "
+"""How the origin of a setting begins that follows a recipe."""
 
 History = list[tuple[Any, Origin]]
 """Values of one setting, from the default on; the last one counts."""
@@ -54,6 +69,15 @@ class Resolved:
     def origins(self) -> dict[str, Origin]:
         """Path -> where its value comes from."""
         return {path: steps[-1][1] for path, steps in self.history.items()}
+
+    def with_recipe(self, applied: Applied | None) -> "Resolved":
+        """The same with the settings of a recipe between defaults and everything that was chosen."""
+        if applied is None:
+            return self
+        history = dict(self.history)
+        for path, value in applied.values.items():
+            history[path] = [*history[path], (value, _recipe_origin(applied, path))]
+        return dataclasses.replace(self, config=applied.config, history=history)
 
     def paths_below(self, name: str) -> list[str]:
         """The setting of this name, or the settings of the group of this name."""
@@ -136,7 +160,8 @@ def resolve(
             history[path].append((entry.value, entry.origin or COMMAND_LINE))
     values = {path: steps[-1][0] for path, steps in history.items()}
     origins = {path: steps[-1][1] for path, steps in history.items()}
-    config = build_config(values, origins, problems)
+    given = {path for path, steps in history.items() if len(steps) > 1}
+    config = build_config(values, origins, problems, given=given)
     broken = size_rules(config) if check_sizes else []
     if broken:
         raise as_error([of_rule(rule, origins) for rule in broken])
@@ -159,6 +184,23 @@ def keep_origins(stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[st
     return {**stored, **fresh, "settings": settings}
 
 
+def with_recipe_origins(provenance: Mapping[str, Any], applied: Applied) -> dict[str, Any]:
+    """The provenance of a run whose open settings follow a recipe."""
+    settings = dict(provenance["settings"])
+    for path, value in applied.values.items():
+        before = {key: settings[path][key] for key in ("value", "origin")}
+        settings[path] = {
+            "value": plain_data(value, path),
+            "origin": str(_recipe_origin(applied, path)),
+            "overrides": [before, *settings[path]["overrides"]],
+        }
+    return {**provenance, "settings": settings}
+
+
+def _recipe_origin(applied: Applied, path: str) -> Origin:
+    return Origin(f"{RECIPE_ORIGIN}{applied.recipe.name}: {applied.reason(path)}")
+
+
 def config_from_mapping(settings: Mapping[str, Any]) -> TrainingConfig:
     """A configuration from nested or flat settings, over the defaults."""
     if not isinstance(settings, Mapping):
@@ -167,7 +209,7 @@ def config_from_mapping(settings: Mapping[str, Any]) -> TrainingConfig:
     placed = place_entries(entries_of(settings), problems)
     defaults = {path: leaf.default for path, leaf in leaves_of(TrainingConfig).items()}
     values = defaults | {path: entry.value for path, entry in placed.items()}
-    return build_config(values, None, problems)
+    return build_config(values, None, problems, given=placed.keys())
 
 
 Layer = Mapping[str, Entry]
@@ -184,12 +226,12 @@ def _preset_layer(preset: str | TrainingConfig | None, problems: list[Problem]) 
         problems.append(Problem(str(error)))
         return {}
     # the name of an environment without a preset sets nothing else
-    return _changes(config, Origin(f"preset {name}") if name else COMMAND_LINE)
+    return _changes(config, Origin(f"{PRESET_ORIGIN}{name}") if name else COMMAND_LINE)
 
 
 def _changes(config: TrainingConfig, origin: Origin) -> Layer:
     values = setting_values(config)
-    return {path: Entry(path, values[path], origin) for path in changed_paths(config)}
+    return {path: Entry(path, values[path], origin) for path in given_paths(config)}
 
 
 def _file_layer(path: Path, problems: list[Problem], digests: dict[str, str]) -> Layer:

@@ -29,7 +29,10 @@ _ENV_ID = re.compile(r"-v\d+$|[:/]")
 
 
 def _preset(name: str, base: TrainingConfig | None = None, **settings: Any) -> TrainingConfig:
-    return apply_settings(base or TrainingConfig(), {"experiment_name": name, **settings})
+    """A preset is complete: what it does not name has its default, and no recipe adds to it."""
+    return apply_settings(
+        base or TrainingConfig(), {"experiment_name": name, "recipe": "none", **settings}
+    )
 
 
 def cartpole_config() -> TrainingConfig:
@@ -251,17 +254,13 @@ PRESETS: dict[str, Callable[[], TrainingConfig]] = {
     "like_sb3": like_sb3,
     "like_cleanrl": like_cleanrl,
 }
-"""Presets by name; of several for one environment, its id means the first."""
+"""Presets by name."""
 
 
 def find_preset(name: str) -> tuple[str | None, TrainingConfig]:
-    """A preset by its name or its environment's id; the name is None if no preset has that id."""
+    """A preset by its name, or a configuration of an environment by its id; then the name is None."""
     if name in PRESETS:
         return name, PRESETS[name]()
-    for preset, build in PRESETS.items():
-        config = build()
-        if config.env == name:
-            return preset, config
     if not _ENV_ID.search(name):
         raise ConfigError(
             f"unknown preset {name!r}{did_you_mean(name, PRESETS)} (presets are {', '.join(PRESETS)}; an "

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,7 +12,14 @@ from metta.errors import did_you_mean
 from metta.train.foreign_names import Translation, advice_for, translate
 from metta.train.parsing.origins import Origin
 from metta.train.parsing.problems import Problem, as_error, explain, shown
-from metta.train.parsing.schema import Leaf, groups_of, leaves_of, setting_values
+from metta.train.parsing.schema import (
+    Leaf,
+    given_paths,
+    groups_of,
+    leaves_of,
+    mark_given,
+    setting_values,
+)
 from metta.train.parsing.values import is_nothing, read_value
 from metta.train.train_config import TrainingConfig
 
@@ -21,8 +28,8 @@ __all__ = [
     "Entry",
     "apply_settings",
     "build_config",
-    "changed_paths",
     "entries_of",
+    "given_paths",
     "group_path",
     "leaf_at",
     "paths_set_by",
@@ -130,14 +137,6 @@ def setting_paths() -> dict[str, str]:
 def group_path(name: str) -> str | None:
     """The path of a group of settings by any of its names; ``""`` is the whole."""
     return name if not name else _names().groups.get(name)
-
-
-def changed_paths(config: TrainingConfig) -> set[str]:
-    """Paths of the settings that differ from their defaults."""
-    defaults = leaves_of(TrainingConfig)
-    return {
-        path for path, value in setting_values(config).items() if value != defaults[path].default
-    }
 
 
 def paths_set_by(settings: Mapping[str, Any]) -> set[str]:
@@ -249,8 +248,13 @@ def build_config(
     values: Mapping[str, Any],
     origins: Mapping[str, Origin] | None = None,
     problems: Iterable[Problem] = (),
+    *,
+    given: Collection[str],
 ) -> TrainingConfig:
-    """A configuration from values by path; all `problems`, and those found here, are one error."""
+    """A configuration from values by path; all `problems`, and those found here, are one error.
+
+    The paths in `given` count as chosen; recipes leave them alone.
+    """
     found = list(problems)
     try:
         config = _validator().validate_python(_nested(values))
@@ -259,7 +263,16 @@ def build_config(
         found += wrong + _rules_beside(values, wrong, origins)
     if found:
         raise as_error(found)
+    _mark(config, given, "")
     return config
+
+
+def _mark(config: Any, given: Collection[str], prefix: str) -> None:
+    names = [field.name for field in dataclasses.fields(config)]
+    mark_given(config, [name for name in names if f"{prefix}{name}" in given])
+    for name in names:
+        if dataclasses.is_dataclass(below := getattr(config, name)):
+            _mark(below, given, f"{prefix}{name}.")
 
 
 def _rules_beside(
@@ -296,4 +309,4 @@ def apply_settings(base: TrainingConfig, settings: Mapping[str, Any]) -> Trainin
     problems: list[Problem] = []
     placed = place_entries(entries_of(settings), problems)
     values = setting_values(base) | {path: entry.value for path, entry in placed.items()}
-    return build_config(values, None, problems)
+    return build_config(values, None, problems, given=given_paths(base) | placed.keys())

@@ -179,6 +179,8 @@ class TrainerConfig:
     """Root of every random number of the run."""
     device: Annotated[str, BeforeValidator(str)] = "auto"
     """`cpu`, `cuda`, `cuda:1`, ...; `auto`: a GPU if available."""
+    recipe: Literal["auto", "none"] = "auto"
+    """`auto`: settings that were not chosen follow from what the environment is; `none`: from defaults."""
     verbose: bool = True
     """Show progress while training."""
     curriculum: CurriculumConfig = dataclasses.field(default_factory=CurriculumConfig)
@@ -223,6 +225,8 @@ class AgentConfig:
     """Shift and scale float observations by their running moments, kept inside the policy."""
     normalize_returns: bool = False
     """Learn values in units of the returns' running deviation, kept inside the policy."""
+    image_scale: Positive = 255.0
+    """What uint8 grids and images are divided by: their largest number."""
     observation_clip: Positive = 10.0
     """Bound of normalised observations."""
 

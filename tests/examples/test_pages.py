@@ -16,6 +16,7 @@ from metta.rl.hooks.base import EVENTS
 from metta.store.checkpoints.files import MANIFEST_FILE, POLICY_FILE, TENSOR_FILE, TREE_FILE
 from metta.store.run_directory import RunDirectory
 from metta.train.parsing.schema import setting_values
+from metta.train.recipes import RECIPES
 from metta.train.settings import setting_paths
 from metta.train.train_config import TrainingConfig
 
@@ -28,6 +29,7 @@ PAGES = [
     "docs/guide.md",
     "docs/hooks.md",
     "docs/migration.md",
+    "docs/recipes.md",
     "docs/reliability.md",
     "docs/replays.md",
     "docs/runs.md",
@@ -161,6 +163,13 @@ def test_other_spellings_lead_where_the_page_says_when_a_setting_has_them() -> N
     for here, elsewhere in rows:
         (name,) = words_in(here)
         assert {paths[other] for other in words_in(elsewhere)} == {paths[name]}
+
+
+def test_every_recipe_is_listed_with_its_settings_when_the_page_of_recipes_shows_them() -> None:
+    rows = {row[0]: row[2] for row in rows_of("docs/recipes.md") if len(row) == 3}
+    for name, recipe in RECIPES.items():
+        own = [choice.path.rpartition(".")[2] for choice in recipe.choices]
+        assert sorted(words_in(rows[name])) == sorted(own)
 
 
 def commands() -> list[str]:

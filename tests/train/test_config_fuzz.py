@@ -91,7 +91,7 @@ def names_in(mapping: Any, prefix: str = "") -> list[str]:
 def test_nothing_is_lost_when_a_random_config_goes_through_a_file(
     tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any]
 ) -> None:
-    config = build_config(values)
+    config = build_config(values, given=values)
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
     path.write_text(dump_yaml(config.to_dict()))
     assert TrainingConfig.from_dict(config.to_dict()) == config

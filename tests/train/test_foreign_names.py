@@ -14,6 +14,8 @@ from metta.train.settings import ALIASES, setting_paths, setting_values
 SAME: list[tuple[str, Any, str, Any]] = [
     ("anneal_lr", True, "trainer.optimizer.schedule", "linear"),
     ("anneal_lr", False, "trainer.optimizer.schedule", "constant"),
+    ("normalize_images", True, "agent.image_scale", 255.0),
+    ("normalize_images", False, "agent.image_scale", 1.0),
     ("cuda", True, "trainer.device", "auto"),
     ("cuda", False, "trainer.device", "cpu"),
     ("track", False, "trainer.logging.wandb.mode", "off"),

@@ -1,4 +1,5 @@
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from metta.train.parsing.problems import explain
 from metta.train.settings import (
     ALIASES,
     apply_settings,
-    changed_paths,
+    given_paths,
     paths_set_by,
     setting_paths,
 )
@@ -69,7 +70,7 @@ def test_the_usual_name_works_when_it_comes_from_another_library(name: str) -> N
     path, value = OTHER_LIBRARIES[name]
     config = apply_settings(BASE, {name: value})
     assert value_at(config, path) == value
-    assert changed_paths(config) == {path}
+    assert given_paths(config) == {path}
 
 
 def test_every_field_can_be_set_when_its_path_is_given() -> None:
@@ -149,8 +150,27 @@ def test_the_fix_is_named_when_groups_do_not_divide() -> None:
         apply_settings(BASE, {"num_envs": 7, "num_groups": 2})
 
 
-def test_nothing_counts_as_changed_when_defaults_are_used() -> None:
-    assert changed_paths(BASE) == set()
+def test_nothing_counts_as_given_when_defaults_are_used() -> None:
+    assert given_paths(BASE) == set()
+    assert given_paths(TrainingConfig.from_dict({})) == set()
+
+
+def test_a_setting_counts_as_given_when_it_equals_its_default() -> None:
+    gamma = BASE.trainer.ppo.gamma
+    expected = {"trainer.ppo.gamma"}
+    config = TrainingConfig(trainer=TrainerConfig(ppo=PPOConfig(gamma=gamma)))
+    assert given_paths(config) == expected
+    assert given_paths(apply_settings(BASE, {"gamma": gamma})) == expected
+    assert given_paths(TrainingConfig.from_dict({"ppo": {"gamma": gamma}})) == expected
+    assert given_paths(pickle.loads(pickle.dumps(config))) == expected
+    both = apply_settings(config, {"lr": 1e-3})
+    assert given_paths(both) == {*expected, "trainer.optimizer.learning_rate"}
+
+
+def test_only_what_differs_counts_as_given_when_a_configuration_is_replaced() -> None:
+    ppo = dataclasses.replace(PPOConfig(), clip_coef=0.3)
+    config = dataclasses.replace(BASE, trainer=dataclasses.replace(BASE.trainer, ppo=ppo))
+    assert given_paths(config) == {"trainer.ppo.clip_coef"}
 
 
 def test_each_problem_is_one_line_when_pydantic_finds_several() -> None:

@@ -24,7 +24,7 @@ _ACTOR_GAIN = 0.01
 
 def _encoder(spec: ObsSpec, config: "AgentConfig") -> ObsEncoder:
     kind = "auto" if config.name in CORES else config.name
-    return ObsEncoder(spec, kind, config.hidden_size, config.num_layers, config.activation)
+    return ObsEncoder(spec, kind, config)
 
 
 class Heads(nn.Module):

@@ -1,13 +1,16 @@
 """Observation leaves -> one feature vector per row."""
 
 import math
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from metta.errors import ConfigError
 from metta.spaces import ObsLeaf, ObsSpec
+
+if TYPE_CHECKING:
+    from metta.train.train_config import AgentConfig
 
 __all__ = ["ACTIVATIONS", "ObsEncoder", "nature_cnn", "orthogonal", "small_cnn"]
 
@@ -53,7 +56,7 @@ def small_cnn(channels: int) -> nn.Sequential:
 class GridStem(nn.Module):
     """One grid or image leaf ``[B, ...]`` -> flat features ``[B, F]``."""
 
-    def __init__(self, leaf: ObsLeaf, kind: str) -> None:
+    def __init__(self, leaf: ObsLeaf, kind: str, image_scale: float) -> None:
         super().__init__()
         self.channels_last = _has_channels_last(leaf.shape)
         height, width = leaf.shape[:2] if self.channels_last else leaf.shape[1:]
@@ -66,18 +69,22 @@ class GridStem(nn.Module):
             )
         use_nature = kind == "nature_cnn" or (kind != "simple_cnn" and large)
         self.convolutions = (nature_cnn if use_nature else small_cnn)(channels)
-        self.scale = 1.0 / 255.0 if leaf.is_image else 1.0
+        self.scale = _scale_of(leaf, image_scale)
         with torch.no_grad():
             self.output_size = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
 
     def forward(self, grid: Tensor) -> Tensor:
-        """Convolve, pixels scaled to 0..1."""
+        """Convolve, pixels and codes scaled to 0..1."""
         if self.channels_last:
             grid = grid.movedim(-1, -3)
         # the layout that convolutions are fastest in, by a quarter on a CPU
         grid = (grid * self.scale).contiguous(memory_format=torch.channels_last)
         features: Tensor = self.convolutions(grid)
         return features
+
+
+def _scale_of(leaf: ObsLeaf, image_scale: float) -> float:
+    return 1.0 / image_scale if leaf.is_image else 1.0
 
 
 def _has_channels_last(shape: tuple[int, ...]) -> bool:
@@ -94,9 +101,10 @@ class VectorStem(nn.Module):
     elements: Tensor
     codes: Tensor
 
-    def __init__(self, leaf: ObsLeaf) -> None:
+    def __init__(self, leaf: ObsLeaf, image_scale: float) -> None:
         super().__init__()
         self.categories = leaf.categories
+        self.scale = _scale_of(leaf, image_scale)
         self.flatten = len(leaf.shape) > 1
         self.unsqueeze = len(leaf.shape) == 0
         size = math.prod(leaf.shape)
@@ -113,7 +121,7 @@ class VectorStem(nn.Module):
         if self.flatten:
             values = values.flatten(1)
         if not self.categories:
-            return values
+            return values if self.scale == 1.0 else values * self.scale
         return torch.eq(values.index_select(-1, self.elements), self.codes)
 
 
@@ -123,10 +131,9 @@ class ObsEncoder(nn.Module):
     Grids with convolutions get one dense layer behind them, pure vectors get `num_layers`.
     """
 
-    def __init__(
-        self, spec: ObsSpec, kind: str, hidden_size: int, num_layers: int, activation: str
-    ) -> None:
+    def __init__(self, spec: ObsSpec, kind: str, config: "AgentConfig") -> None:
         super().__init__()
+        hidden_size, scale = config.hidden_size, config.image_scale
         self.keys = [leaf.key for leaf in spec.leaves]
         self.uses_grid = kind != "mlp" and any(leaf.is_grid for leaf in spec.leaves)
         if kind in ("simple_cnn", "nature_cnn") and not self.uses_grid:
@@ -135,16 +142,18 @@ class ObsEncoder(nn.Module):
                 f"observations are {[(leaf.key, leaf.shape) for leaf in spec.leaves]}; use 'mlp'"
             )
         stems: list[GridStem | VectorStem] = [
-            GridStem(leaf, kind) if leaf.is_grid and kind != "mlp" else VectorStem(leaf)
+            GridStem(leaf, kind, scale)
+            if leaf.is_grid and kind != "mlp"
+            else VectorStem(leaf, scale)
             for leaf in spec.leaves
         ]
         self.stems = nn.ModuleList(stems)
         self.has_categories = any(leaf.categories for leaf in spec.leaves)
         self.output_size = hidden_size
         size = sum(stem.output_size for stem in stems)
-        activate = nn.ReLU if self.uses_grid else ACTIVATIONS[activation]
+        activate = nn.ReLU if self.uses_grid else ACTIVATIONS[config.activation]
         layers: list[nn.Module] = []
-        for _ in range(1 if self.uses_grid else num_layers):
+        for _ in range(1 if self.uses_grid else config.num_layers):
             layers += [orthogonal(nn.Linear(size, hidden_size)), activate()]
             size = hidden_size
         self.dense = nn.Sequential(*layers)

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if options.help_for is not None:
         say(_help_for(options.help_for))
         return 0
-    resolved = resolve_arguments(options.words)
+    resolved = _with_recipe(resolve_arguments(options.words))
     if options.explain is not None:
         say(resolved.explain(options.explain))
     elif options.origins:
@@ -55,6 +55,17 @@ def run(options: argparse.Namespace) -> int:
 
         say(dump_yaml(resolved.config.to_dict()), end="")
     return 0
+
+
+def _with_recipe(resolved: "Resolved") -> "Resolved":
+    """The settings that a run would have; environments load only if they matter."""
+    from metta.train.recipes import lacks_choices
+
+    if not lacks_choices(resolved.config):
+        return resolved
+    from metta.cli.recipes import resolved_with_recipe
+
+    return resolved_with_recipe(resolved)
 
 
 def _write(resolved: "Resolved", path: Path) -> Path:

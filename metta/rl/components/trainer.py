@@ -11,6 +11,7 @@ from torch import nn
 from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
+from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, StateError
 from metta.rl.components.environment_manager import EnvironmentManager, Vectorization
 from metta.rl.components.evaluation_manager import EvaluationManager
@@ -22,14 +23,22 @@ from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
 from metta.rl.loop import EpochFunction, default_training_step, run_training
+from metta.rl.resume.run_settings import recipe_of_run
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
-from metta.rl.training_components import TrainingComponents, build_components, resolve_batch
+from metta.rl.training_components import (
+    TrainingComponents,
+    build_components,
+    follow_recipe,
+    resolve_batch,
+)
 from metta.rl.training_state import TrainerState
 from metta.stateful import Stateful
 from metta.train.batch_sizing import BatchPlan
 from metta.train.changes import plain_settings
+from metta.train.layers import resolve, with_recipe_origins
+from metta.train.recipes import Applied
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 
 __all__ = ["Trainer"]
@@ -105,6 +114,8 @@ class Trainer:
         self.components: TrainingComponents | None = None
         self.batch_plan: BatchPlan | None = None
         """Sizes that `auto_batch` chose, and why."""
+        self.recipe: Applied | None = None
+        """Settings that follow from what the environment is, because they were not given."""
         self._is_closed = self._has_failed = False
         self.stop_signal: int | None = None
         """The signal that ended the last training, if one did."""
@@ -141,12 +152,12 @@ class Trainer:
     def _build(self, vectorization: Vectorization | None) -> None:
         task = self.curriculum.task
         if self.config.rollout.auto_batch:
-            chosen = {} if self.session is None else dict.fromkeys(self.session.paths_set)
             self.training_config, self.batch_plan = resolve_batch(
-                self.training_config, task.env, chosen, task.env_kwargs
+                self.training_config, task.env, task.env_kwargs
             )
             self.environment_manager.config = self.config
         vecenv = self.environment_manager.create(vectorization)
+        self._follow_recipe(vecenv)
         spaces = vecenv.observation_space, vecenv.action_space
         agent, seed = self.training_config.agent, self.config.seed
         policy = as_policy(self._given_policy, *spaces, agent, seed=seed)
@@ -167,6 +178,19 @@ class Trainer:
             with self.session.directory.setting_up():
                 self.session.attach(parts, self.training_config, self.curriculum, self._evaluator)
             parts.conditions.complete_plan()
+
+    def _follow_recipe(self, vecenv: VecEnv) -> None:
+        """Fill in what was not chosen; a run that is there already keeps what it was begun with."""
+        frozen = {} if self.session is None else recipe_of_run(self.session.directory)
+        before, task = self.training_config, self.curriculum.task
+        self.recipe = follow_recipe(before, vecenv, task, frozen=frozen)
+        if self.recipe is None:
+            return
+        self.training_config = self.recipe.config
+        self.environment_manager.config = self.config
+        if self.session is not None:
+            known = self.session.provenance or resolve(before, check_sizes=False).provenance()
+            self.session.provenance = with_recipe_origins(known, self.recipe)
 
     @functools.cached_property
     def _evaluator(self) -> PolicyEvaluator:

@@ -172,8 +172,9 @@ class PPOOptimizer:
         The policy runs in the mode (training or evaluation) that its owner put it in. `progress` in
         0..1 of the run steers schedules. Advantages in the data are used, absent ones are
         computed (V-trace always computes them, since they depend on the policy of this moment).
-        Afterwards the policy's normalisers are updated, unless a step had to be skipped. Skipped steps
-        and values that normalisers bounded are in the result, and now and then a warning.
+        Before it the scale of values is updated, and afterwards the normalisers of observations, unless a
+        step had to be skipped. Skipped steps and values that normalisers bounded are in the result, and now
+        and then a warning.
         """
         if isinstance(self.optimizer, FlatAdam):
             self.optimizer.reattach()
@@ -193,13 +194,13 @@ class PPOOptimizer:
         custom = as_custom_losses(custom_loss_fns)
         coefs = self._coefs(progress, custom)
         self._schedule_learning_rate(progress)
+        bounded = self.policy.update_value_scale(columns)
         log = self._run_passes(columns, custom, coefs)
         self.num_updates += 1
         report = log.report()
         stats = self._finish(report, columns, coefs)
-        bounded: dict[str, int] = {}
         if not stats["skipped_steps"]:
-            bounded = self.policy.update_normalizers(columns)
+            bounded |= self.policy.update_normalizers(columns)
         stats["bounded_values"] = float(sum(bounded.values()))
         self._warn(report, bounded)
         return stats

@@ -15,11 +15,11 @@ from metta.store.checkpoints.files import Checkpoint
 from metta.store.run_directory import RunDirectory
 from metta.train.advice import FOR_RUNS
 from metta.train.changes import Settings, check_changes, describe_changes, plain_settings
-from metta.train.layers import keep_origins, resolve
+from metta.train.layers import RECIPE_ORIGIN, keep_origins, resolve
 from metta.train.train_config import TrainingConfig
 from metta.untrusted.json_files import read_json
 
-__all__ = ["check_continuation", "own_parts", "write_settings"]
+__all__ = ["check_continuation", "own_parts", "recipe_of_run", "write_settings"]
 
 
 def own_parts(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,6 +122,17 @@ def write_settings(
     atomic_write_text(run.about_file, described)
     config.to_yaml(run.config_file)
     atomic_write_text(run.provenance_file, json.dumps(scrub_all(provenance), indent=2))
+
+
+def recipe_of_run(run: RunDirectory) -> dict[str, Any]:
+    """Path -> value of the settings that a recipe set when the run began; {} for a new run."""
+    settings = _stored_provenance(run).get("settings")
+    known = settings if isinstance(settings, Mapping) else {}
+    return {
+        path: about["value"]
+        for path, about in known.items()
+        if isinstance(about, Mapping) and str(about.get("origin")).startswith(RECIPE_ORIGIN)
+    }
 
 
 def _digests_vouched_for(run: RunDirectory) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -9,7 +10,7 @@ from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from metta.train.parsing.problems import as_error, explain, raise_broken
-from metta.train.parsing.schema import MAX_INTEGER
+from metta.train.parsing.schema import MAX_INTEGER, default_of, mark_given
 from metta.train.rules import secret_rules
 
 __all__ = [
@@ -54,9 +55,21 @@ def config_class(cls: type[Config]) -> type[Config]:
             construct(self, *positional, **settings)
         except ValidationError as error:
             raise as_error(explain(error, type(self))) from None
+        mark_given(self, _given_names(self, settings))
 
     built.__init__ = checked
     return cast(type[Config], built)
+
+
+def _given_names(config: Any, settings: Mapping[str, Any]) -> set[str]:
+    """The fields that a caller chose: those that were named.
+
+    `dataclasses.replace` names all of them; then those that differ from their defaults.
+    """
+    fields = dataclasses.fields(config)
+    if len(settings) < len(fields):
+        return set(settings)
+    return {field.name for field in fields if getattr(config, field.name) != default_of(field)}
 
 
 def _holds_no_secret(config: Config) -> Config:

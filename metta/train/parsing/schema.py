@@ -4,12 +4,24 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
-__all__ = ["MAX_INTEGER", "Leaf", "groups_of", "leaves_of", "setting_values"]
+__all__ = [
+    "MAX_INTEGER",
+    "Leaf",
+    "default_of",
+    "given_paths",
+    "groups_of",
+    "leaves_of",
+    "mark_given",
+    "setting_values",
+]
+
+_GIVEN = "_given_names"
+"""Attribute of configurations with the names of the fields that were chosen; no field, never compared."""
 
 MAX_INTEGER = (1 << 63) - 1
 """Largest whole number that a setting may hold."""
@@ -89,6 +101,31 @@ def setting_values(config: Any, prefix: str = "") -> dict[str, Any]:
             setting_values(value, f"{path}.") if dataclasses.is_dataclass(value) else {path: value}
         )
     return values
+
+
+def default_of(field: "dataclasses.Field[Any]") -> Any:
+    """The value that a field has if none is given."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def mark_given(config: Any, names: Collection[str]) -> None:
+    """Remember which of a configuration's own fields were chosen, also where they equal the default."""
+    object.__setattr__(config, _GIVEN, frozenset(names))
+
+
+def given_paths(config: Any, prefix: str = "") -> set[str]:
+    """Paths of the settings that were chosen: by keyword, by file, by command line or by a preset."""
+    paths: set[str] = set()
+    names = vars(config).get(_GIVEN)
+    for field in dataclasses.fields(config):
+        path, value = f"{prefix}{field.name}", getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            paths |= given_paths(value, f"{path}.")
+        elif value != default_of(field) if names is None else field.name in names:
+            paths.add(path)
+    return paths
 
 
 def _walk(config: Any, prefix: str) -> tuple[dict[str, Leaf], dict[str, type]]:

@@ -16,6 +16,7 @@ from metta.agent.networks.encoders import (
 )
 from metta.errors import ConfigError
 from metta.spaces import ObsLeaf, obs_spec_of
+from metta.train.train_config import AgentConfig
 
 
 def image(*shape: int, dtype: type = np.uint8) -> spaces.Box:
@@ -34,7 +35,7 @@ def pixels(*shape: int) -> Tensor:
 def encoder_of(space: spaces.Space, kind: str = "auto", **settings) -> ObsEncoder:
     settings = {"hidden_size": 16, "num_layers": 2, "activation": "tanh"} | settings
     torch.manual_seed(0)
-    return ObsEncoder(obs_spec_of(space), kind, **settings)
+    return ObsEncoder(obs_spec_of(space), kind, AgentConfig(**settings))
 
 
 def assert_orthogonal(weight: Tensor, gain: float) -> None:
@@ -82,7 +83,7 @@ def test_features_agree_when_channels_come_first_or_last(height, width):
     stems = []
     for shape in ((3, height, width), (height, width, 3)):
         torch.manual_seed(0)
-        stems.append(GridStem(leaf_of(image(*shape)), "auto"))
+        stems.append(GridStem(leaf_of(image(*shape)), "auto", 255.0))
     first, last = stems
     assert (first.channels_last, last.channels_last) == (False, True)
     # another memory layout may sum in another order
@@ -102,19 +103,19 @@ def test_features_agree_when_channels_come_first_or_last(height, width):
     ],
 )
 def test_channels_are_recognised_when_shapes_are_usual(shape, channels):
-    stem = GridStem(leaf_of(image(*shape)), "simple_cnn")
+    stem = GridStem(leaf_of(image(*shape)), "simple_cnn", 255.0)
     assert stem.convolutions[0].in_channels == channels
 
 
 def test_pixels_are_scaled_to_one_when_uint8():
     torch.manual_seed(0)
-    stem = GridStem(leaf_of(image(3, 36, 36)), "nature_cnn")
+    stem = GridStem(leaf_of(image(3, 36, 36)), "nature_cnn", 255.0)
     frames = pixels(2, 3, 36, 36)
     torch.testing.assert_close(stem(frames), stem.convolutions(frames / 255), rtol=1e-5, atol=1e-6)
 
 
 def test_grids_are_not_scaled_when_they_are_floats():
-    stem = GridStem(leaf_of(spaces.Box(-1, 1, (3, 6, 6))), "auto")
+    stem = GridStem(leaf_of(spaces.Box(-1, 1, (3, 6, 6))), "auto", 255.0)
     grid = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(stem(grid), stem.convolutions(grid))
 
@@ -124,7 +125,7 @@ def test_grids_are_not_scaled_when_they_are_floats():
     [("auto", 36, 8), ("auto", 35, 3), ("simple_cnn", 64, 3), ("nature_cnn", 36, 8)],
 )
 def test_convolutions_are_chosen_by_size_when_asked_for(kind, size, first_kernel):
-    stem = GridStem(leaf_of(image(size, size, 3)), kind)
+    stem = GridStem(leaf_of(image(size, size, 3)), kind, 255.0)
     assert stem.convolutions[0].kernel_size == (first_kernel, first_kernel)
 
 
@@ -146,12 +147,12 @@ def test_mlp_flattens_when_the_observation_is_a_grid():
 
 
 def test_discrete_values_become_one_hot_when_encoded():
-    stem = VectorStem(leaf_of(spaces.MultiDiscrete([2, 3])))
+    stem = VectorStem(leaf_of(spaces.MultiDiscrete([2, 3])), 255.0)
     found = stem(torch.tensor([[0, 2], [1, 0]]))
     assert found.tolist() == [[1, 0, 0, 0, 1], [0, 1, 1, 0, 0]]
-    scalar = VectorStem(leaf_of(spaces.Discrete(3)))
+    scalar = VectorStem(leaf_of(spaces.Discrete(3)), 255.0)
     assert scalar(torch.tensor([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
-    grid = VectorStem(leaf_of(spaces.MultiDiscrete([[2, 2], [2, 2]])))
+    grid = VectorStem(leaf_of(spaces.MultiDiscrete([[2, 2], [2, 2]])), 255.0)
     assert grid(torch.tensor([[[0, 1], [1, 0]]])).tolist() == [[1, 0, 0, 1, 0, 1, 1, 0]]
 
 

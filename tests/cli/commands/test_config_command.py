@@ -47,7 +47,7 @@ def test_every_setting_is_shown_with_its_origin_when_asked_for(
 ) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("\nseed: 4\n")
-    text = shown("config", "Acrobot-v1", str(file), "gamma=0.5", "--origins")
+    text = shown("config", "acrobot", str(file), "gamma=0.5", "--origins")
     lines = {line.partition("  ")[0]: line.rpartition("# ")[2] for line in text.splitlines()}
     assert lines["trainer.ppo.gamma = 0.5"] == "command line"
     assert lines["trainer.seed = 4"] == f"{file}:2"

@@ -28,7 +28,8 @@ from metta.train.train_config import (
     TrainerConfig,
 )
 
-SMALL = {"num_envs": 2, "n_steps": 8, "hidden_size": 8, "n_epochs": 2, "num_minibatches": 2}
+SMALL = {"num_envs": 2, "n_steps": 8, "hidden_size": 8, "n_epochs": 2, "num_minibatches": 2,
+         "recipe": "none"}  # fmt: skip
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ SMALL = {
     "verbose": False,
     "eval_episodes": 2,
     "monitor_seconds": 0,
+    "recipe": "none",
 }
 
 

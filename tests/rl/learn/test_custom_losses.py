@@ -11,7 +11,13 @@ from metta.envs.toy import CorridorEnv, MaskedCorridorEnv, NestedEnv
 from metta.errors import ConfigError, MettaWarning
 from metta.rl.learn.custom_losses import SHARED_NAMES, CustomLoss, as_custom_losses
 
-SMALL: dict[str, Any] = {"num_envs": 4, "n_steps": 8, "n_epochs": 2, "hidden_size": 8}
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "n_steps": 8,
+    "n_epochs": 2,
+    "hidden_size": 8,
+    "recipe": "none",
+}
 
 
 def trainer_with(*losses: Any, **options: Any) -> PPOTrainer:

@@ -266,7 +266,8 @@ def test_auto_compiles_when_a_call_of_train_is_longer_than_the_settings_say(
 def test_one_line_says_how_numbers_are_computed_when_training_begins(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with PPOTrainer(None, "CartPole-v1", **LONG | {"total_timesteps": 64}) as trainer:
+    settings = LONG | {"total_timesteps": 64, "recipe": "none"}
+    with PPOTrainer(None, "CartPole-v1", **settings) as trainer:
         assert capsys.readouterr().err == ""
         trainer.train()
         trainer.train()

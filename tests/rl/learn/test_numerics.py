@@ -13,6 +13,7 @@ from metta.errors import ConfigError
 from metta.rl.compiled.choice import compile_pays_off
 from metta.rl.learn.numerics import NumericsPlan, resolve_device, resolve_plan, threads_for
 from metta.rl.training_components import resolve_batch
+from metta.train.settings import apply_settings
 from metta.train.train_config import AgentConfig, TrainerConfig, TrainingConfig
 
 PLAN = NumericsPlan(threads=2, actor="numpy", driver="eager", groups=1, dtype="x", device="cpu")
@@ -119,11 +120,13 @@ def test_rows_are_measured_when_a_batch_is_resolved() -> None:
 
 
 def test_settings_count_as_set_when_they_equal_the_default() -> None:
-    planned, _ = resolve_batch(TrainingConfig(), CorridorEnv, {"n_envs": 8, "n_steps": 128})
+    planned, _ = resolve_batch(
+        apply_settings(TrainingConfig(), {"n_envs": 8, "n_steps": 128}), CorridorEnv
+    )
     assert (planned.trainer.rollout.num_envs, planned.trainer.rollout.horizon) == (8, 128)
 
 
 @pytest.mark.parametrize("env", [CorridorEnv(), [CorridorEnv], make_vec_env(CorridorEnv), 3])
 def test_a_config_error_is_raised_when_the_number_of_environments_is_fixed(env: Any) -> None:
     with pytest.raises(ConfigError, match="give an id or a factory"):
-        resolve_batch(TrainingConfig(), env, {})
+        resolve_batch(TrainingConfig(), env)

@@ -1,0 +1,273 @@
+"""Recipes: settings that follow from what an environment is, where nobody has chosen them.
+
+A recipe is a list of settings, each with its reason. Which one applies follows from the spaces of the
+environment, never from its name. What was chosen by keyword, file, command line or preset stays.
+Numbers come from published defaults where a source is named, else from ``benchmarks/first_try``, which
+trains environments of eleven families with nothing but their ids.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from metta.train.settings import apply_settings, given_paths
+from metta.train.train_config import TrainingConfig
+
+__all__ = [
+    "RECIPES",
+    "Applied",
+    "Choice",
+    "EnvFacts",
+    "ObservationKind",
+    "Recipe",
+    "RunSize",
+    "lacks_choices",
+    "recipe_for",
+    "with_recipe",
+]
+
+ObservationKind = Literal["vector", "states", "codes", "image"]
+"""Numbers; one of a few states; a grid of object codes or bits; pixels of a camera or a screen."""
+
+
+@dataclass(frozen=True)
+class EnvFacts:
+    """What recipes read of an environment."""
+
+    observation: ObservationKind
+    is_continuous: bool
+    """Whether actions are real numbers."""
+    rows: int
+    """Agents that step together, over all environments."""
+    agents: int = 1
+    """Agents in each environment."""
+    largest_code: int = 255
+    """Largest number in grids of codes, as declared or as seen in a short probe."""
+    action_reach: float = 1.0
+    """Half of the range of continuous actions."""
+
+    def describe(self) -> str:
+        """E.g. ``continuous actions, observations of numbers``."""
+        seen = {
+            "vector": "numbers",
+            "states": "a few states",
+            "codes": f"a small grid of codes up to {self.largest_code}",
+            "image": "images",
+        }
+        actions = "continuous actions" if self.is_continuous else "discrete actions"
+        many = f", {self.agents} agents" if self.agents > 1 else ""
+        return f"{actions}, observations of {seen[self.observation]}{many}"
+
+
+class RunSize(NamedTuple):
+    """How large a run is, as far as it was chosen."""
+
+    batch: int
+    """Samples per update."""
+    total_timesteps: int
+
+
+class Choice(NamedTuple):
+    """One setting of a recipe."""
+
+    path: str
+    value: Any
+    """The value, or a function of the facts and the size of the run."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings for one kind of environment."""
+
+    name: str
+    choices: tuple[Choice, ...]
+
+
+_SAMPLES = 2048
+_LONG_RUN = 1_000_000
+
+
+def _horizon(facts: EnvFacts, _: RunSize) -> int:
+    """Steps that make `_SAMPLES` of all rows together, as a power of two from 32 to 2048."""
+    steps = max(32, min(2048, _SAMPLES // facts.rows))
+    return 1 << (steps.bit_length() - 1)
+
+
+def _minibatches_of(samples: int) -> Callable[[EnvFacts, RunSize], int]:
+    return lambda _, size: max(1, size.batch // samples)
+
+
+def _learning_rate(_: EnvFacts, size: RunSize) -> float:
+    """3e-4 from a million steps on; for shorter runs more, up to 1e-3."""
+    rate = 3e-4 * math.sqrt(_LONG_RUN / size.total_timesteps)
+    return float(f"{min(1e-3, max(3e-4, rate)):.2g}")
+
+
+def _half_of_reach(facts: EnvFacts, _: RunSize) -> float:
+    log_std = math.log(0.5 * facts.action_reach)
+    return round(min(2.0, max(-5.0, log_std)), 2)
+
+
+_BATCH = Choice(
+    "trainer.rollout.horizon", _horizon,
+    "2048 samples per update, as in Schulman et al. 2017 and Stable-Baselines3",
+)  # fmt: skip
+_SMALL_MINIBATCHES = Choice(
+    "trainer.ppo.num_minibatches", _minibatches_of(64),
+    "minibatches of about 64, as in Schulman et al. 2017 and Stable-Baselines3",
+)  # fmt: skip
+_TEN_PASSES = Choice(
+    "trainer.ppo.update_epochs", 10, "as in Schulman et al. 2017 and Stable-Baselines3"
+)
+_LINEAR = Choice(
+    "trainer.optimizer.schedule", "linear",
+    "steps that shrink to 0 end on a better policy (Andrychowicz et al. 2021; Huang et al. 2022)",
+)  # fmt: skip
+_RATE = Choice(
+    "trainer.optimizer.learning_rate", _learning_rate,
+    "3e-4 for a million steps (Schulman et al. 2017); short runs need larger steps (first_try)",
+)  # fmt: skip
+_RETURNS = Choice(
+    "agent.normalize_returns", True, "rewards of any scale: values are learnt in their own units"
+)
+
+RECIPES: dict[str, Recipe] = {
+    "continuous control": Recipe(
+        "continuous control",
+        (
+            _BATCH,
+            _SMALL_MINIBATCHES,
+            _TEN_PASSES,
+            _RATE,
+            _LINEAR,
+            Choice(
+                "agent.log_std_init", _half_of_reach,
+                "a first deviation of half the reach of actions explores inside of their bounds; with 1 "
+                "for bounds of 1, HalfCheetah learns ten times less in 60k steps (first_try)",
+            ),
+            Choice(
+                "agent.normalize_observations", True,
+                "sensors differ by orders of magnitude (Andrychowicz et al. 2021)",
+            ),
+            _RETURNS,
+        ),
+    ),
+    "discrete control": Recipe(
+        "discrete control",
+        (
+            _BATCH,
+            _SMALL_MINIBATCHES,
+            _TEN_PASSES,
+            _RATE,
+            _LINEAR,
+            _RETURNS,
+        ),
+    ),
+    "states": Recipe(
+        "states",
+        (
+            _BATCH,
+            _SMALL_MINIBATCHES,
+            _TEN_PASSES,
+            _RATE,
+            _LINEAR,
+            _RETURNS,
+        ),
+    ),
+    "codes": Recipe(
+        "codes",
+        (
+            _BATCH,
+            _SMALL_MINIBATCHES,
+            _TEN_PASSES,
+            _RATE,
+            _LINEAR,
+            _RETURNS,
+            Choice(
+                "agent.image_scale", lambda facts, _: float(max(1, facts.largest_code)),
+                "codes are no brightness: dividing them by 255 would hide them",
+            ),
+        ),
+    ),
+    "images": Recipe(
+        "images",
+        (
+            Choice("trainer.rollout.horizon", 128, "as in Schulman et al. 2017 (Atari)"),
+            Choice(
+                "trainer.ppo.num_minibatches", _minibatches_of(256),
+                "minibatches of 256, as in Schulman et al. 2017 (Atari)",
+            ),
+            Choice("trainer.ppo.update_epochs", 4, "as in CleanRL and RL Zoo (Atari)"),
+            Choice("trainer.ppo.clip_coef", 0.1, "as in Schulman et al. 2017 (Atari)"),
+            Choice("trainer.ppo.ent_coef", 0.01, "as in Schulman et al. 2017 (Atari)"),
+            Choice("trainer.optimizer.learning_rate", 2.5e-4, "as in Schulman et al. 2017 (Atari)"),
+            _LINEAR,
+            Choice("agent.hidden_size", 512, "as in Mnih et al. 2015"),
+            _RETURNS,
+        ),
+    ),
+}  # fmt: skip
+"""Recipes by name."""
+
+
+def recipe_for(facts: EnvFacts) -> Recipe:
+    """The recipe for an environment of these facts."""
+    if facts.observation == "image":
+        return RECIPES["images"]
+    if facts.is_continuous:
+        return RECIPES["continuous control"]
+    names = {"vector": "discrete control", "states": "states", "codes": "codes"}
+    return RECIPES[names[facts.observation]]
+
+
+class Applied(NamedTuple):
+    """A configuration with a recipe in it."""
+
+    config: TrainingConfig
+    recipe: Recipe
+    facts: EnvFacts
+    values: Mapping[str, Any]
+    """Path -> value of the settings that follow the recipe."""
+
+    def describe(self) -> str:
+        """One line: the recipe, why it applies, and what it set."""
+        return (
+            f"recipe {self.recipe.name!r} ({self.facts.describe()}) sets {len(self.values)} settings; "
+            "`metta config ENV --origins` lists them, recipe=none leaves them out"
+        )
+
+    def reason(self, path: str) -> str:
+        """Why a setting has its value."""
+        return next(choice.reason for choice in self.recipe.choices if choice.path == path)
+
+
+def lacks_choices(config: TrainingConfig) -> bool:
+    """Whether any recipe would set something."""
+    paths = {choice.path for recipe in RECIPES.values() for choice in recipe.choices}
+    return config.trainer.recipe == "auto" and not paths <= given_paths(config)
+
+
+def with_recipe(
+    config: TrainingConfig, facts: EnvFacts, frozen: Mapping[str, Any] = MappingProxyType({})
+) -> Applied | None:
+    """The configuration with the settings of the environment's recipe that were not chosen.
+
+    A run keeps the values that its recipe had when it began: they are in `frozen`, by path.
+    None if nothing is left to set, or if the configuration wants no recipe.
+    """
+    if not lacks_choices(config):
+        return None
+    recipe, chosen = recipe_for(facts), given_paths(config)
+    open_choices = [choice for choice in recipe.choices if choice.path not in chosen]
+    if not open_choices:
+        return None
+    values: dict[str, Any] = {}
+    for choice in open_choices:
+        horizon = values.get("trainer.rollout.horizon", config.trainer.rollout.horizon)
+        size = RunSize(horizon * facts.rows, config.trainer.total_timesteps)
+        value = choice.value(facts, size) if callable(choice.value) else choice.value
+        values[choice.path] = frozen.get(choice.path, value)
+    return Applied(apply_settings(config, values), recipe, facts, values)
