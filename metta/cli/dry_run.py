@@ -27,9 +27,9 @@ def dry_run(resolved: Resolved) -> int:
     curriculum = config.trainer.curriculum
     if config.trainer.rollout.auto_batch:
         was_set = {path: None for path, origin in resolved.origins.items() if origin != DEFAULT}
-        config, plan = resolve_batch(config, config.env, was_set, curriculum.env_kwargs)
+        config, plan = resolve_batch(config, config.env, was_set)
         chosen = plan.explanation
-    env = make_vec_env(config.env, env_kwargs=curriculum.env_kwargs)
+    env = make_vec_env(config.env, env_kwargs=curriculum.env_kwargs, wrappers=curriculum.wrappers)
     try:
         policy = make_policy(env.observation_space, env.action_space, config.agent)
         lines = [

@@ -97,12 +97,14 @@ class PPOTrainer:
         self.batch_plan: BatchPlan | None = None
         """Sizes that `auto_batch` chose, and why."""
         self.curriculum = env if isinstance(env, Curriculum) else None
-        env_kwargs = self.config.trainer.curriculum.env_kwargs
+        about = self.config.trainer.curriculum
         if self.config.trainer.rollout.auto_batch:
             probed = env if self.curriculum is None else self.curriculum.task
-            self.config, self.batch_plan = resolve_batch(self.config, probed, settings, env_kwargs)
+            self.config, self.batch_plan = resolve_batch(self.config, probed, settings)
         played = env if self.curriculum is None else self.curriculum.tasks
-        self.env = configured_vec_env(played, self.config.trainer.rollout, env_kwargs)
+        self.env = configured_vec_env(
+            played, self.config.trainer.rollout, about.env_kwargs, about.wrappers
+        )
         self.env_name, self._run_id = name_of(env), new_run_id()
         try:
             self._build(policy, custom_losses)

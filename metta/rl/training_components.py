@@ -261,23 +261,21 @@ def _register(
 
 
 def resolve_batch(
-    config: TrainingConfig,
-    env: Any,
-    settings: Mapping[str, Any],
-    env_kwargs: dict[str, Any] | None = None,
+    config: TrainingConfig, env: Any, settings: Mapping[str, Any]
 ) -> tuple[TrainingConfig, BatchPlan]:
     """Sizes that were not set, chosen for this machine and the observations of `env`.
 
     Set is a size that `settings` names or that is not the default. One environment is made and closed
     to measure its rows.
     """
-    if isinstance(env, VecEnv) or not (isinstance(env, str | Task) or callable(env)):
+    given = env.env if isinstance(env, Task) else env
+    if isinstance(given, VecEnv) or not (isinstance(given, str) or callable(given)):
         raise ConfigError(
-            f"auto_batch chooses the number of environments, but {type(env).__name__} has its own; "
+            f"auto_batch chooses the number of environments, but {type(given).__name__} has its own; "
             "give an id or a factory, or leave auto_batch off"
         )
-    was_set = changed_paths(config) | paths_set_by(settings)
-    probe = make_vec_env(env, env_kwargs=env_kwargs)
+    was_set, task = changed_paths(config) | paths_set_by(settings), config.trainer.curriculum
+    probe = make_vec_env(env, env_kwargs=task.env_kwargs, wrappers=task.wrappers)
     try:
         actions = int(np.prod(probe.action_space.shape or (1,)))
         row_bytes = probe.obs_spec.nbytes + probe.mask_size + 8 * actions + _ROW_NUMBERS_BYTES

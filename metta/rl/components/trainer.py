@@ -12,6 +12,7 @@ from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.errors import ConfigError, StateError
+from metta.rl.call_arguments import chosen_curriculum
 from metta.rl.components.environment_manager import EnvironmentManager, Vectorization
 from metta.rl.components.evaluation_manager import EvaluationManager
 from metta.rl.components.optimizer_manager import OptimizerManager
@@ -25,7 +26,12 @@ from metta.rl.loop import EpochFunction, default_training_step, run_training
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
-from metta.rl.training_components import TrainingComponents, build_components, resolve_batch
+from metta.rl.training_components import (
+    TrainingComponents,
+    announcer,
+    build_components,
+    resolve_batch,
+)
 from metta.rl.training_state import TrainerState
 from metta.stateful import Stateful
 from metta.train.batch_sizing import BatchPlan
@@ -42,11 +48,13 @@ class Trainer:
         trainer.add_hook(MyHook())
         trainer.train()
 
+        trainer = Trainer(config, env=MyEnv)                   # as for PPOTrainer: class, factory, id, ...
         trainer = Trainer(config, run_dir="runs/first")        # a run: saved, measured, evaluated
         trainer.setup(vectorization="multiprocessing")
         trainer.train()
         trainer.cleanup()
 
+    `env` is all that `PPOTrainer` takes, in place of a curriculum; without both, the settings name it.
     `trainer_config` is a `TrainerConfig`, a whole `TrainingConfig`, or a mapping of settings;
     `global_config` gives the rest of the experiment where it is not in the first. `policy` is any module
     that `Policy` understands, or None for the configured agent. With a `run_dir` that holds a checkpoint,
@@ -59,6 +67,7 @@ class Trainer:
         curriculum: Curriculum | None = None,
         policy: nn.Module | None = None,
         *,
+        env: Any = None,
         run_dir: str | os.PathLike[str] | None = None,
         run_name: str | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
@@ -77,7 +86,9 @@ class Trainer:
         self.training_config = _whole_config(trainer_config, global_config)
         self._given_policy, self._custom_losses = policy, custom_losses
         self._step_fn = step_fn
-        self.curriculum = curriculum or Curriculum(self.config.curriculum)
+        self.curriculum = chosen_curriculum(self.training_config, env, curriculum)
+        trainer = dataclasses.replace(self.config, curriculum=self.curriculum.config)
+        self.training_config = dataclasses.replace(self.training_config, trainer=trainer)
         options = {
             "run_name": run_name,
             "checkpoint_dir": checkpoint_dir,
@@ -143,7 +154,7 @@ class Trainer:
         if self.config.rollout.auto_batch:
             chosen = {} if self.session is None else dict.fromkeys(self.session.paths_set)
             self.training_config, self.batch_plan = resolve_batch(
-                self.training_config, task.env, chosen, task.env_kwargs
+                self.training_config, task, chosen
             )
             self.environment_manager.config = self.config
         vecenv = self.environment_manager.create(vectorization)
@@ -166,6 +177,8 @@ class Trainer:
         if self.session is not None:
             with self.session.directory.setting_up():
                 self.session.attach(parts, self.training_config, self.curriculum, self._evaluator)
+            if not isinstance(task.env, str):
+                announcer(self.config)(_without_id(task.name))
             parts.conditions.complete_plan()
 
     @functools.cached_property
@@ -283,6 +296,13 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.cleanup()
+
+
+def _without_id(name: str) -> str:
+    return (
+        f"the environment {name} was passed as an object, so this run is resumed from Python with the same "
+        "one; `metta resume` and `metta eval` need a name for it, e.g. env='my_module:MyEnv'"
+    )
 
 
 def _whole_config(
