@@ -85,6 +85,7 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
     """
     env, kwargs, sizes = _without_groups(env, env_kwargs or {})
     env, around = _without_wrappers(env, wrappers)
+    env, kwargs = _without_task(env, kwargs)
     resolve_all(kwargs)  # early, to report a missing secret; values are never shown
     if isinstance(env, VecEnv):
         _refuse_wrappers("a VecEnv", around)
@@ -127,8 +128,6 @@ def _ungrouped(
     if any(is_grid_id(task.env) or is_cartpole_id(task.env) for task in tasks):
         _refuse_wrappers(f"{tasks[0].env}, which steps all environments at once in C", wrappers)
         return _in_c(tasks, _checked_count(num_envs), num_workers, num_groups)
-    if len(tasks) == 1 and not isinstance(tasks[0].env, str) and not callable(tasks[0].env):
-        return _ungrouped(tasks[0].env, tasks[0].env_kwargs, wrappers, counts, watching)
     if tasks:
         factories = _tasked_factories(tasks, num_envs, wrappers)
     else:
@@ -199,6 +198,15 @@ def _without_wrappers(env: Any, wrappers: Sequence[Any]) -> tuple[Any, tuple[str
     bare = [dataclasses.replace(task, wrappers=()) for task in tasks]
     around: tuple[str, ...] = max(found)
     return (env if not tasks else bare if is_list else bare[0]), around
+
+
+def _without_task(env: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What one task plays, if that is neither an id nor a factory; everything else as it is."""
+    tasks = _tasks_of(env, kwargs)
+    own = tasks[0].env if len(tasks) == 1 else None
+    if own is None or isinstance(own, str) or callable(own):
+        return env, kwargs
+    return own, tasks[0].env_kwargs
 
 
 def configured_vec_env(

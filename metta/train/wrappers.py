@@ -225,13 +225,21 @@ def wrapper_texts(entries: Any) -> Any:
     found = []
     for entry in _joined(entries):
         try:
-            name, arguments = read_wrapper(entry)
+            found.append(_written(*read_wrapper(entry)))
         except ConfigError:
-            found.append(entry if isinstance(entry, str) else shown(entry))
-        else:
-            written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-            found.append(f"{name}({written})")
+            found.append(entry if isinstance(entry, str) else _unread(entry))
     return found
+
+
+def _written(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _unread(entry: Any) -> str:
+    """A text that is refused for the same reason as the entry."""
+    if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+        return _written(entry["name"], {str(k): v for k, v in entry.items() if k != "name"})
+    return shown(entry)
 
 
 def checked_wrappers(entries: Any) -> tuple[str, ...]:

@@ -53,7 +53,8 @@ def checked_reset(env: gymnasium.Env[Any, Any], seed: int) -> tuple[Any, dict[st
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         return result
     raise EnvError(
-        f"reset() of {_kind(env)} returned {_form(result)}, as in the API of gym before 0.26; {_RESET}"
+        f"reset() of {_kind(env.unwrapped)} returned {_form(result)}, as in the API of gym before 0.26; "
+        f"{_RESET}"
     )
 
 

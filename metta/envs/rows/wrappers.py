@@ -33,8 +33,8 @@ def wrap_env(env: GymEnv, wrappers: Sequence[str]) -> GymEnv:
             seen, done = _brief(outer.observation_space), _brief(outer.action_space)
             raise EnvError(
                 f"the wrapper {text} does not fit {outer}, which has observations {seen} and actions "
-                f"{done}: {error or type(error).__name__}; change trainer.curriculum.wrappers, which are applied "
-                "in their order"
+                f"{done}: {error or type(error).__name__}; change "
+                "trainer.curriculum.wrappers, which are applied in their order"
             ) from error
     return outer
 
