@@ -26,9 +26,9 @@ def dry_run(resolved: Resolved) -> int:
     config, chosen = resolved.config, ""
     curriculum = config.trainer.curriculum
     if config.trainer.rollout.auto_batch:
-        config, plan = resolve_batch(config, config.env, curriculum.env_kwargs)
+        config, plan = resolve_batch(config, config.env)
         chosen = plan.explanation
-    env = make_vec_env(config.env, env_kwargs=curriculum.env_kwargs)
+    env = make_vec_env(config.env, env_kwargs=curriculum.env_kwargs, wrappers=curriculum.wrappers)
     try:
         applied = recipe_of(config, env)
         config = config if applied is None else applied.config

@@ -13,7 +13,7 @@ from metta.errors import ConfigError
 
 __all__ = ["ENV_NAMES", "importable_env"]
 
-ENV_NAMES = ("env", "env_id", "env_name", "curriculum.env", "trainer.curriculum.env")
+ENV_NAMES = ("env", "env_id", "env_name", "env.id", "curriculum.env", "trainer.curriculum.env")
 """Settings that name an environment."""
 _RESERVED = ("pettingzoo", "mettagrid")
 

@@ -18,7 +18,8 @@ __all__ = ["recipe_of", "resolved_with_recipe"]
 def resolved_with_recipe(resolved: "Resolved") -> "Resolved":
     """The settings that a run would have; one environment is made to find out what it is."""
     config = resolved.config
-    env = make_vec_env(config.env, env_kwargs=config.trainer.curriculum.env_kwargs)
+    about = config.trainer.curriculum
+    env = make_vec_env(config.env, env_kwargs=about.env_kwargs, wrappers=about.wrappers)
     try:
         return resolved.with_recipe(recipe_of(config, env))
     finally:
@@ -27,6 +28,7 @@ def resolved_with_recipe(resolved: "Resolved") -> "Resolved":
 
 def recipe_of(config: TrainingConfig, env: VecEnv) -> Applied | None:
     """The recipe of a run on as many environments like this one as the configuration asks for."""
-    facts = env_facts(env, config.env, config.trainer.curriculum.env_kwargs)
+    about = config.trainer.curriculum
+    facts = env_facts(env, config.env, about.env_kwargs, about.wrappers)
     rows = facts.rows * config.trainer.rollout.num_envs
     return with_recipe(config, dataclasses.replace(facts, rows=rows))

@@ -1,5 +1,6 @@
 """`Curriculum`: which task comes next."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,9 @@ class Curriculum:
         index = curriculum.draw(generator)          # for an environment's next episode
         curriculum.complete(index, score)           # when that episode is over
 
-    `env`, a factory or an environment, replaces the configured id.
+    `env` replaces the configured environment: an id, which becomes the configured one, or anything else
+    that `make_vec_env` takes (a class, a factory, a list of factories, an environment). Another id
+    than a configured one is refused.
     """
 
     state_name = "curriculum"
@@ -28,6 +31,8 @@ class Curriculum:
 
     def __init__(self, config: CurriculumConfig | None = None, *, env: Any = None) -> None:
         self.config = config or CurriculumConfig()
+        if isinstance(env, str):
+            self.config, env = _with_id(self.config, env), None
         self.tasks = tasks_of(self.config, env)
         self.names = _unique([task.name for task in self.tasks])
         """Unique names of the tasks."""
@@ -108,6 +113,15 @@ class Curriculum:
             )
         self.scores.load_state_dict(state)
         self.num_draws = int(state["num_draws"])
+
+
+def _with_id(config: CurriculumConfig, env_id: str) -> CurriculumConfig:
+    """The configuration with this environment, so that a run that is saved names it."""
+    if config.env not in (env_id, CurriculumConfig().env):
+        raise ConfigError(
+            f"env={env_id!r}, but the settings have curriculum.env={config.env!r}; give one of them"
+        )
+    return dataclasses.replace(config, env=env_id)
 
 
 def _unique(names: list[str]) -> list[str]:

@@ -24,6 +24,8 @@ class Task:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     label: str = ""
     """Its name in a curriculum; empty: named after the environment."""
+    wrappers: tuple[str, ...] = ()
+    """Around its environment, as in ``trainer.curriculum.wrappers``."""
 
     @property
     def name(self) -> str:
@@ -44,7 +46,7 @@ def tasks_of(config: CurriculumConfig, env: Any = None) -> tuple[Task, ...]:
                 "curriculum.tasks or curriculum.buckets are given, but kind='single' plays none of them; "
                 "set curriculum.kind, e.g. to 'random' or 'learning_progress'"
             )
-        return (Task(own, dict(config.env_kwargs)),)
+        return (Task(own, dict(config.env_kwargs), wrappers=config.wrappers),)
     found = [_named_task(config, own, name, given) for name, given in config.tasks.items()]
     if config.buckets:
         found += _bucket_tasks(config, own)
@@ -64,7 +66,8 @@ def _named_task(config: CurriculumConfig, own: Any, name: str, given: Any) -> Ta
             f"arguments (and {_ENV!r} where it is another environment)"
         )
     arguments = {key: value for key, value in given.items() if key != _ENV}
-    return Task(given.get(_ENV, own), {**config.env_kwargs, **arguments}, str(name))
+    env_kwargs = {**config.env_kwargs, **arguments}
+    return Task(given.get(_ENV, own), env_kwargs, str(name), config.wrappers)
 
 
 def _bucket_tasks(config: CurriculumConfig, own: Any) -> list[Task]:
@@ -80,7 +83,7 @@ def _bucket_tasks(config: CurriculumConfig, own: Any) -> list[Task]:
     for combination in itertools.product(*choices.values()):
         arguments = dict(zip(choices, combination, strict=True))
         label = ",".join(f"{name}={_short(value)}" for name, value in arguments.items())
-        tasks.append(Task(own, {**config.env_kwargs, **arguments}, label))
+        tasks.append(Task(own, {**config.env_kwargs, **arguments}, label, config.wrappers))
     return tasks
 
 

@@ -6,6 +6,7 @@ world of mettagrid, ``grid/gather`` a task of the grid world that comes with met
 ``metta/cartpole`` its own CartPole-v1, many at once.
 """
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +20,14 @@ from metta.envs.agents.agents_env import AgentsEnv, is_parallel_env
 from metta.envs.agents.mettagrid_env import WORLDS, make_mettagrid, require_mettagrid
 from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
+from metta.envs.rows.env_api import is_aec_env, parallel_of_aec, require_gym_env
 from metta.envs.rows.row_spec import EnvFactory, GymEnv
+from metta.envs.rows.wrappers import wrap_env
 from metta.errors import ConfigError, EnvError, did_you_mean
 from metta.secrets import resolve_all
 
 __all__ = [
+    "as_gym_env",
     "check_env_id",
     "factory_of",
     "factory_of_id",
@@ -47,12 +51,16 @@ def check_env_id(env_id: str) -> None:
         factory_of_id(env_id, {})
 
 
-def factory_of(make: Callable[..., Any], kwargs: dict[str, Any]) -> EnvFactory:
-    """A user's factory with its arguments; environments of many agents become one."""
-    return functools.partial(_make, make, kwargs)
+def factory_of(
+    make: Callable[..., Any], kwargs: dict[str, Any], wrappers: tuple[str, ...] = ()
+) -> EnvFactory:
+    """A user's factory with its arguments and wrappers; environments of many agents become one."""
+    return functools.partial(_make, make, kwargs, wrappers)
 
 
-def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
+def factory_of_id(
+    env_id: str, kwargs: dict[str, Any], wrappers: tuple[str, ...] = ()
+) -> EnvFactory:
     """A factory that works in other processes too, where the id may not be registered."""
     if is_cartpole_id(env_id):
         raise EnvError(
@@ -61,13 +69,13 @@ def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
         )
     module, _, name = env_id.rpartition(":")
     if module == _PETTINGZOO:
-        return factory_of(_parallel_factory(name), kwargs)
+        return factory_of(_parallel_factory(name), kwargs, wrappers)
     if module == _METTAGRID:
-        return factory_of(functools.partial(make_mettagrid, _world_config(name)), kwargs)
+        return factory_of(functools.partial(make_mettagrid, _world_config(name)), kwargs, wrappers)
     if module:
         own = _env_class(env_id, module, name)
         if own is not None:
-            return factory_of(own, kwargs)
+            return factory_of(own, kwargs, wrappers)
     try:
         spec = gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError, ValueError) as error:
@@ -76,7 +84,7 @@ def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
             f"gymnasium has no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
         ) from error
     make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
-    return factory_of(cast(EnvFactory, make), kwargs)
+    return factory_of(cast(EnvFactory, make), kwargs, wrappers)
 
 
 def _env_class(env_id: str, module: str, name: str) -> Callable[..., Any] | None:
@@ -110,10 +118,34 @@ def _why_no_import(module: str, error: Exception) -> str:
     )
 
 
-def _make(make: Callable[..., Any], kwargs: dict[str, Any]) -> GymEnv:
+def _make(
+    make: Callable[..., Any], kwargs: dict[str, Any], wrappers: tuple[str, ...] = ()
+) -> GymEnv:
     """An environment; its secrets are resolved in the process that runs it."""
     env = make(**resolve_all(kwargs))
-    return AgentsEnv(env) if is_parallel_env(env) else env
+    try:
+        return as_gym_env(env, wrappers)
+    except EnvError:
+        with contextlib.suppress(Exception):  # it may have no close, or fail in it
+            env.close()
+        raise
+
+
+def as_gym_env(env: Any, wrappers: tuple[str, ...] = ()) -> GymEnv:
+    """An environment as a `gymnasium.Env` in its wrappers, all agents at once where it has many.
+
+    `EnvError` names the interface of anything else, and what to write.
+    """
+    if is_aec_env(env):
+        env = parallel_of_aec(env)
+    if is_parallel_env(env):
+        if wrappers:
+            raise EnvError(
+                f"wrappers={list(wrappers)} cannot be used with {env}, which has many agents: they wrap "
+                "environments of one; wrap it where it is made, e.g. with supersuit"
+            )
+        return AgentsEnv(env)
+    return wrap_env(require_gym_env(env), wrappers)
 
 
 def _parallel_factory(module: str) -> Callable[..., Any]:

@@ -10,12 +10,13 @@ from gymnasium.vector import VectorEnv
 
 from metta.curriculum import Task
 from metta.envs.agents.agent_groups import GroupedVecEnv, split_agent_groups
-from metta.envs.agents.agents_env import AgentsSpace
+from metta.envs.agents.agents_env import AgentsSpace, is_parallel_env
 from metta.envs.agents.agents_vec_env import AgentsVecEnv
 from metta.envs.backends.gymnasium_vector import GymnasiumVecEnv
 from metta.envs.backends.multiprocess import MultiprocessVecEnv
 from metta.envs.backends.serial import SerialVecEnv
 from metta.envs.env_ids import (
+    as_gym_env,
     factory_of,
     factory_of_id,
     is_cartpole_id,
@@ -23,6 +24,7 @@ from metta.envs.env_ids import (
     make_cartpole,
     make_grid,
 )
+from metta.envs.rows.env_api import is_aec_env, what_it_is
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.rows.tasked_env import TaskedEnv
 from metta.envs.vec_env import VecEnv
@@ -31,6 +33,7 @@ from metta.errors import ConfigError, EnvError
 from metta.secrets import resolve_all
 from metta.seeding import derive_seed
 from metta.train.train_config import RolloutConfig
+from metta.train.wrappers import checked_wrappers
 
 __all__ = ["EnvLike", "configured_vec_env", "make_vec_env", "row_seeds"]
 
@@ -56,6 +59,7 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
     num_workers: int = 0,
     num_groups: int = 1,
     env_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Any] = (),
     step_timeout_seconds: float = _DEFAULTS.step_timeout_seconds,
     start_timeout_seconds: float = _DEFAULTS.start_timeout_seconds,
     max_worker_restarts: int = _DEFAULTS.max_worker_restarts,
@@ -69,7 +73,8 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
     `env` is an id (see `env_ids`), a factory (called once per row), a list of factories (one per row), a
     gymnasium `Env` (one row) or `VectorEnv`, or a `VecEnv`, which is returned as it is. `num_envs`
     counts for ids and single factories; everything else has its own number of rows. `env_kwargs` go
-    to `gymnasium.make` or to the factories. With ``num_workers=0`` everything runs in this process.
+    to `gymnasium.make` or to the factories, `wrappers` (``["FrameStack(4)"]``, see
+    `metta.train.wrappers`) around each environment. With ``num_workers=0`` everything runs in this process.
     Environments of many agents (the grid world, PettingZoo's parallel ones) have a row for each agent.
 
     A `Task` is its environment with its arguments. Of a list of tasks, every environment plays each
@@ -79,8 +84,11 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
     groups of its agents, which observations then name (`GroupedVecEnv`).
     """
     env, kwargs, sizes = _without_groups(env, env_kwargs or {})
+    env, around = _without_wrappers(env, wrappers)
+    env, kwargs = _without_task(env, kwargs)
     resolve_all(kwargs)  # early, to report a missing secret; values are never shown
     if isinstance(env, VecEnv):
+        _refuse_wrappers("a VecEnv", around)
         return _grouped(env, sizes)
     watching = {
         "step_timeout_seconds": step_timeout_seconds,
@@ -88,7 +96,8 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
         "max_worker_restarts": max_worker_restarts,
         "on_env_error": on_env_error,
     }
-    made = _ungrouped(env, kwargs, num_envs, num_workers, num_groups, watching)
+    counts = num_envs, num_workers, num_groups
+    made = _ungrouped(env, kwargs, around, counts, watching)
     try:
         return _grouped(made, sizes)
     except BaseException:
@@ -99,37 +108,50 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
 def _ungrouped(
     env: Any,
     kwargs: dict[str, Any],
-    num_envs: int,
-    num_workers: int,
-    num_groups: int,
+    wrappers: tuple[str, ...],
+    counts: tuple[int, int, int],
     watching: dict[str, Any],
 ) -> VecEnv:
     """A vectorised environment of anything else; `watching` holds the settings of worker supervision."""
+    num_envs, num_workers, num_groups = counts
     if isinstance(env, VectorEnv):
+        _refuse_wrappers("a gymnasium VectorEnv", wrappers)
         _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
         return GymnasiumVecEnv(env)
-    if isinstance(env, gymnasium.Env):
-        _refuse_options("a gymnasium Env", kwargs, num_workers, num_groups)
-        return SerialVecEnv([lambda: env])
+    if isinstance(env, gymnasium.Env) or _has_agents(env):
+        _refuse_options(f"the {type(env).__name__} given", kwargs, num_workers, num_groups)
+        one = as_gym_env(env, wrappers)  # once: a second wrapper would not be another environment
+        return _with_agents(SerialVecEnv([lambda: one]))
     tasks = _tasks_of(env, kwargs)
     if num_workers < 0:
         raise ConfigError(f"num_workers={num_workers}; use 0 to step in this process, or more")
-    if any(is_grid_id(task.env) for task in tasks):
-        return make_grid(_grid_tasks(tasks), _checked_count(num_envs), num_workers, num_groups)
-    if any(is_cartpole_id(task.env) for task in tasks):
-        kwargs = _cartpole_kwargs(tasks)
-        return make_cartpole(kwargs, _checked_count(num_envs), num_workers, num_groups)
-    if len(tasks) == 1 and not isinstance(tasks[0].env, str) and not callable(tasks[0].env):
-        return make_vec_env(
-            tasks[0].env, num_workers=num_workers, num_groups=num_groups, env_kwargs=kwargs
-        )
-    factories = _tasked_factories(tasks, num_envs) if tasks else _factories(env, num_envs, kwargs)
-    made: SerialVecEnv | MultiprocessVecEnv
-    if num_workers == 0:
-        made = SerialVecEnv(factories, num_groups)
+    if any(is_grid_id(task.env) or is_cartpole_id(task.env) for task in tasks):
+        _refuse_wrappers(f"{tasks[0].env}, which steps all environments at once in C", wrappers)
+        return _in_c(tasks, _checked_count(num_envs), num_workers, num_groups)
+    if tasks:
+        factories = _tasked_factories(tasks, num_envs, wrappers)
     else:
-        made = MultiprocessVecEnv(factories, num_workers, num_groups, **watching)
+        factories = _factories(env, num_envs, kwargs, wrappers)
+    if num_workers == 0:
+        return _with_agents(SerialVecEnv(factories, num_groups))
+    return _with_agents(MultiprocessVecEnv(factories, num_workers, num_groups, **watching))
+
+
+def _in_c(tasks: list[Task], num_envs: int, num_workers: int, num_groups: int) -> VecEnv:
+    """The worlds and carts that ship with metta."""
+    if any(is_grid_id(task.env) for task in tasks):
+        return make_grid(_grid_tasks(tasks), num_envs, num_workers, num_groups)
+    return make_cartpole(_cartpole_kwargs(tasks), num_envs, num_workers, num_groups)
+
+
+def _with_agents(made: SerialVecEnv | MultiprocessVecEnv) -> VecEnv:
+    """A row for each agent where environments have many."""
     return AgentsVecEnv(made) if isinstance(made.observation_space, AgentsSpace) else made
+
+
+def _has_agents(env: Any) -> bool:
+    """Whether this is an environment of PettingZoo that exists, not the class of one."""
+    return not isinstance(env, type) and (is_parallel_env(env) or is_aec_env(env))
 
 
 def _grouped(env: VecEnv, sizes: tuple[int, ...]) -> VecEnv:
@@ -161,8 +183,37 @@ def _without_groups(
     return (tasks if is_list else tasks[0]), kwargs, found.pop()
 
 
+def _without_wrappers(env: Any, wrappers: Sequence[Any]) -> tuple[Any, tuple[str, ...]]:
+    """What is asked for without wrappers, and the wrappers, of which all tasks have the same."""
+    given = checked_wrappers(wrappers)
+    is_list = isinstance(env, list | tuple)
+    tasks = [task for task in (env if is_list else [env]) if isinstance(task, Task)]
+    found = {task.wrappers for task in tasks} | {given}
+    if len(found - {()}) > 1:
+        several = " and ".join(str(list(one)) for one in sorted(found - {()}))
+        raise ConfigError(
+            f"wrappers are given twice, and differ: {several}; a curriculum has its own ones, "
+            "so leave the setting out, or write the same"
+        )
+    bare = [dataclasses.replace(task, wrappers=()) for task in tasks]
+    around: tuple[str, ...] = max(found)
+    return (env if not tasks else bare if is_list else bare[0]), around
+
+
+def _without_task(env: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What one task plays, if that is neither an id nor a factory; everything else as it is."""
+    tasks = _tasks_of(env, kwargs)
+    own = tasks[0].env if len(tasks) == 1 else None
+    if own is None or isinstance(own, str) or callable(own):
+        return env, kwargs
+    return own, tasks[0].env_kwargs
+
+
 def configured_vec_env(
-    env: EnvLike, rollout: RolloutConfig, env_kwargs: dict[str, Any] | None = None
+    env: EnvLike,
+    rollout: RolloutConfig,
+    env_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Any] = (),
 ) -> VecEnv:
     """The environment that a configuration asks for."""
     return make_vec_env(
@@ -171,6 +222,7 @@ def configured_vec_env(
         num_workers=rollout.num_workers,
         num_groups=rollout.num_groups,
         env_kwargs=env_kwargs,
+        wrappers=wrappers,
         step_timeout_seconds=rollout.step_timeout_seconds,
         start_timeout_seconds=rollout.start_timeout_seconds,
         max_worker_restarts=rollout.max_worker_restarts,
@@ -224,7 +276,9 @@ def _cartpole_kwargs(tasks: list[Task]) -> dict[str, Any]:
     return resolve_all(tasks[0].env_kwargs)
 
 
-def _tasked_factories(tasks: list[Task], num_envs: int) -> list[EnvFactory]:
+def _tasked_factories(
+    tasks: list[Task], num_envs: int, wrappers: tuple[str, ...]
+) -> list[EnvFactory]:
     """For each row a factory of one environment that plays all tasks."""
     tables = []
     for task in tasks:
@@ -233,30 +287,36 @@ def _tasked_factories(tasks: list[Task], num_envs: int) -> list[EnvFactory]:
                 f"task {task.name!r} is an environment that exists already; of several tasks each needs "
                 "an id or a factory, because environments are made when they are first played"
             )
-        tables.append(_factories(task.env, num_envs, task.env_kwargs))
+        tables.append(_factories(task.env, num_envs, task.env_kwargs, wrappers))
     if len(tasks) == 1:
         return tables[0]
     return [functools.partial(TaskedEnv, row) for row in zip(*tables, strict=True)]
 
 
-def _factories(env: Any, num_envs: int, kwargs: dict[str, Any]) -> list[EnvFactory]:
+def _factories(
+    env: Any, num_envs: int, kwargs: dict[str, Any], wrappers: tuple[str, ...]
+) -> list[EnvFactory]:
     if isinstance(env, str):
-        return [factory_of_id(env, kwargs)] * _checked_count(num_envs)
+        return [factory_of_id(env, kwargs, wrappers)] * _checked_count(num_envs)
     if callable(env):
-        return [factory_of(env, kwargs)] * _checked_count(num_envs)
+        return [factory_of(env, kwargs, wrappers)] * _checked_count(num_envs)
     if isinstance(env, (list, tuple)) and env and all(callable(factory) for factory in env):
-        return [factory_of(factory, kwargs) for factory in env]
-    raise EnvError(
-        f"cannot make an environment of {env!r} ({type(env).__name__}); give a gymnasium id, a "
-        "gymnasium.Env, a factory that returns one, a list of such factories, a gymnasium VectorEnv, or "
-        "a metta VecEnv"
-    )
+        return [factory_of(factory, kwargs, wrappers) for factory in env]
+    raise EnvError(f"cannot make an environment of {env!r:.80}: {what_it_is(env)}")
 
 
 def _checked_count(num_envs: int) -> int:
     if num_envs < 1:
         raise ConfigError(f"num_envs={num_envs}; it must be at least 1")
     return num_envs
+
+
+def _refuse_wrappers(what: str, wrappers: tuple[str, ...]) -> None:
+    if wrappers:
+        raise ConfigError(
+            f"wrappers={list(wrappers)} cannot be used with {what}: they wrap single environments; leave "
+            "them out, or give an id or a factory of one environment"
+        )
 
 
 def _refuse_options(what: str, kwargs: dict[str, Any], num_workers: int, num_groups: int) -> None:

@@ -1,6 +1,7 @@
 """What an environment is, as recipes see it: read from its spaces, and for grids from a short probe."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,24 @@ _PROBE_SEED = 1
 
 
 def env_facts(
-    vec_env: VecEnv, env: Any = None, env_kwargs: dict[str, Any] | None = None
+    vec_env: VecEnv,
+    env: Any = None,
+    env_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Any] = (),
 ) -> EnvFacts:
     """The facts of an environment that was made.
 
     `env` is what it was made of. Only if a grid declares no range of its own is another one made of it
     and played for a few random steps; `vec_env` itself is never touched.
     """
-    leaves = vec_env.obs_spec.leaves
+    leaves, options = vec_env.obs_spec.leaves, {"env_kwargs": env_kwargs, "wrappers": wrappers}
     kind = _observation_kind(leaves)
     return EnvFacts(
         observation=kind,
         is_continuous=isinstance(vec_env.action_space, spaces.Box),
         rows=vec_env.num_rows,
         agents=agents_per_env(vec_env),
-        largest_code=_largest_code(vec_env, env, env_kwargs) if kind == "codes" else 255,
+        largest_code=_largest_code(vec_env, env, options) if kind == "codes" else 255,
         action_reach=_action_reach(vec_env.action_space),
     )
 
@@ -59,14 +63,14 @@ def _action_reach(space: spaces.Space[Any]) -> float:
     return reach if math.isfinite(reach) and reach > 0 else 1.0
 
 
-def _largest_code(vec_env: VecEnv, env: Any, env_kwargs: dict[str, Any] | None) -> int:
+def _largest_code(vec_env: VecEnv, env: Any, options: dict[str, Any]) -> int:
     """The largest number of uint8 grids: as declared, or as seen where 255 only means a byte."""
     images = [leaf for leaf in vec_env.obs_spec.leaves if leaf.is_image]
     declared = max((_declared(vec_env.observation_space, leaf) for leaf in images), default=1)
     is_made_here = isinstance(env, str | Task) or (callable(env) and not isinstance(env, VectorEnv))
     if declared < 255 or not is_made_here:
         return declared
-    return _seen(env, env_kwargs, [leaf.key for leaf in images])
+    return _seen(env, options, [leaf.key for leaf in images])
 
 
 def _declared(space: spaces.Space[Any], leaf: ObsLeaf) -> int:
@@ -76,8 +80,8 @@ def _declared(space: spaces.Space[Any], leaf: ObsLeaf) -> int:
     return int(np.max(box.high))
 
 
-def _seen(env: Any, env_kwargs: dict[str, Any] | None, keys: list[str]) -> int:
-    probe = make_vec_env(env, env_kwargs=env_kwargs)
+def _seen(env: Any, options: dict[str, Any], keys: list[str]) -> int:
+    probe = make_vec_env(env, **options)
     try:
         obs = probe.obs_spec.zeros(probe.num_rows)
         probe.reset(row_seeds(_PROBE_SEED, probe.num_rows), obs)

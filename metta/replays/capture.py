@@ -130,7 +130,7 @@ class DrawnScene:
 
     def __init__(self, task: Task) -> None:
         kwargs, groups = split_agent_groups(task.env_kwargs)
-        make = _maker_of(task.env, kwargs)
+        make = _maker_of(task.env, kwargs, task.wrappers)
         self.kind, more = _way_to_draw(make)
         self.fps: float | None = None
         self.recorder = TrackRecorder()
@@ -233,13 +233,13 @@ _LOOKS: dict[Kind, Callable[[GymEnv, TrackRecorder], _Look]] = {
 }
 
 
-def _maker_of(env: Any, kwargs: dict[str, Any]) -> Callable[..., GymEnv]:
-    """Makes one environment of an id or a factory; further arguments override its own."""
+def _maker_of(env: Any, kwargs: dict[str, Any], wrappers: tuple[str, ...]) -> Callable[..., GymEnv]:
+    """Makes one environment of an id or a factory, wrapped; further arguments override its own."""
     first = env[0] if isinstance(env, list | tuple) else env
     of = factory_of_id if isinstance(first, str) else factory_of
 
     def make(**more: Any) -> GymEnv:
-        return of(first, {**kwargs, **more})()
+        return of(first, {**kwargs, **more}, wrappers)()
 
     return make
 

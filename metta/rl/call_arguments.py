@@ -1,4 +1,4 @@
-"""Checks what callers give to the methods of `PPOTrainer`."""
+"""Checks what callers give to trainers and to the methods of `PPOTrainer`."""
 
 import operator
 from collections.abc import Mapping
@@ -7,11 +7,18 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from metta.curriculum import Curriculum
 from metta.errors import ConfigError, RolloutError
-from metta.train.settings import paths_set_by
+from metta.train.settings import changed_paths, paths_set_by
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["checked_steps", "checked_total", "require_own_count", "require_tensors"]
+__all__ = [
+    "checked_steps",
+    "checked_total",
+    "chosen_curriculum",
+    "require_own_count",
+    "require_tensors",
+]
 
 
 def checked_total(total_timesteps: Any) -> int:
@@ -52,6 +59,27 @@ def require_tensors(rollout_data: Any) -> None:
     if not all(isinstance(column, Tensor) for column in rollout_data.values()):
         kinds = {name: type(column).__name__ for name, column in rollout_data.items()}
         raise RolloutError(f"learn() needs a mapping of names to tensors, got {kinds}")
+
+
+def chosen_curriculum(
+    config: TrainingConfig, env: Any, curriculum: Curriculum | None
+) -> Curriculum:
+    """What is trained on: the curriculum or the environment of the call, else that of the settings."""
+    if isinstance(env, Curriculum) and curriculum is None:
+        return env
+    if env is not None and curriculum is not None:
+        raise ConfigError(
+            "env= and curriculum= both say what is trained on; give one of them, or the environment to the "
+            "curriculum: Curriculum(config, env=...)"
+        )
+    if curriculum is not None and not isinstance(curriculum, Curriculum):
+        raise ConfigError(
+            f"curriculum is {curriculum!r:.80}, a {type(curriculum).__name__}; give an environment as "
+            "env=, or a Curriculum of tasks"
+        )
+    if env is not None:
+        require_own_count(env, config, dict.fromkeys(changed_paths(config)))
+    return curriculum or Curriculum(config.trainer.curriculum, env=env)
 
 
 def require_own_count(env: Any, config: TrainingConfig, settings: Mapping[str, Any]) -> None:

@@ -11,8 +11,11 @@ from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
 from metta.curriculum import Curriculum
-from metta.envs.factory import configured_vec_env, make_vec_env
+from metta.envs.env_ids import name_of
+from metta.envs.factory import configured_vec_env
+from metta.envs.vec_env import VecEnv
 from metta.errors import MettaWarning
+from metta.rl.call_arguments import chosen_curriculum
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
@@ -54,6 +57,9 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
 ) -> TrainingComponents:
     """The parts of a run over an environment and a buffer of yours.
 
+    `vecenv` is all that `PPOTrainer` takes: a `VecEnv`, or an id, class, factory, ..., of which
+    environments are made as ``config.rollout`` and ``config.curriculum`` say.
+
         components = create_training_components(config, ppo_config, policy, vecenv, experience, store)
         while state.agent_steps < config.total_timesteps:
             metrics = default_training_step(state, components, config, experience)
@@ -66,7 +72,7 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
     """
     if ppo_config is not None:
         config = dataclasses.replace(config, ppo=ppo_config)
-    vec_env = make_vec_env(vecenv)
+    vec_env = vecenv if isinstance(vecenv, VecEnv) else _made(vecenv, config)
     spaces = vec_env.observation_space, vec_env.action_space
     whole = TrainingConfig(trainer=config)
     applied = follow_recipe(whole, vec_env, vecenv if curriculum is None else curriculum.task)
@@ -82,8 +88,8 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
         curriculum=curriculum,
         opponents=load_opponents(config, vec_env),
     )
-    if curriculum is not None:
-        parts.conditions.settings["environment"] = curriculum.task.name
+    if curriculum is not None or not isinstance(vecenv, VecEnv):
+        parts.conditions.settings["environment"] = name_of(curriculum or vecenv)
     parts.conditions.allow_inexact = allow_inexact
     interval = config.checkpoint.checkpoint_interval
     if policy_store is not None and interval > 0:
@@ -93,6 +99,11 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
         restore_with_warning(saving, parts)
         parts.hooks.add(CheckpointHook(checkpointer, interval, saving=saving))
     return parts
+
+
+def _made(env: Any, config: TrainerConfig) -> VecEnv:
+    task = config.curriculum
+    return configured_vec_env(env, config.rollout, task.env_kwargs, task.wrappers)
 
 
 def restore_with_warning(saving: RunSaver, parts: TrainingComponents) -> None:
@@ -110,6 +121,7 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
     curriculum: Curriculum | None = None,
     policy_store: PolicyStore | None = None,
     *,
+    env: Any = None,
     step_fn: EpochFunction = default_training_step,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
     hooks: Sequence[Any] = (),
@@ -118,16 +130,18 @@ def functional_training_loop(  # noqa: PLR0913  # the first five by position, as
     """Train until ``config.total_timesteps``; returns the state that was reached.
 
     `step_fn(state, components, config, experience)` runs one epoch and returns its metrics; it calls the
-    parts as it likes. Environments are made from the curriculum and closed at the end. Of what surrounds
+    parts as it likes. Environments are made from the curriculum, or from `env` (an id, class, factory, ...
+    as for `PPOTrainer`), and closed at the end. Of what surrounds
     learning only checkpoints are made, where there is a store; evaluation and logging are hooks to add.
     A store that holds checkpoints of this run resumes it, with a warning; a run that is complete returns
     with the metrics of its last epoch. A store with a run of other settings or another seed is refused.
     """
-    curriculum = curriculum or Curriculum(config.curriculum)
-    task = curriculum.task
+    whole = TrainingConfig(trainer=config)
+    curriculum = chosen_curriculum(whole, env, curriculum)
+    config = dataclasses.replace(config, curriculum=curriculum.config)
     if config.rollout.auto_batch:
-        sized, _ = resolve_batch(TrainingConfig(trainer=config), task.env, task.env_kwargs)
-        config = sized.trainer
+        whole = dataclasses.replace(whole, trainer=config)
+        config = resolve_batch(whole, curriculum.task)[0].trainer
     vec_env = configured_vec_env(curriculum.tasks, config.rollout)
     try:
         parts = create_training_components(

@@ -104,17 +104,19 @@ class PPOTrainer:
         self.batch_plan: BatchPlan | None = None
         """Sizes that `auto_batch` chose, and why."""
         self.curriculum = env if isinstance(env, Curriculum) else None
-        env_kwargs = self.config.trainer.curriculum.env_kwargs
+        about = self.config.trainer.curriculum
         probed = env if self.curriculum is None else self.curriculum.task
         if self.config.trainer.rollout.auto_batch:
-            self.config, self.batch_plan = resolve_batch(self.config, probed, env_kwargs)
+            self.config, self.batch_plan = resolve_batch(self.config, probed)
         played = env if self.curriculum is None else self.curriculum.tasks
-        self.env = configured_vec_env(played, self.config.trainer.rollout, env_kwargs)
+        self.env = configured_vec_env(
+            played, self.config.trainer.rollout, about.env_kwargs, about.wrappers
+        )
         self.env_name, self._run_id = name_of(env), new_run_id()
         self.recipe: Applied | None = None
         """Settings that follow from what the environment is, because they were not given."""
         try:
-            self.recipe = follow_recipe(self.config, self.env, probed, env_kwargs)
+            self.recipe = follow_recipe(self.config, self.env, probed)
             self.config = self.config if self.recipe is None else self.recipe.config
             self._build(policy, custom_losses)
             self.components.conditions.allow_inexact = allow_inexact

@@ -267,7 +267,6 @@ def follow_recipe(
     config: TrainingConfig,
     vec_env: VecEnv,
     env: Any,
-    env_kwargs: dict[str, Any] | None = None,
     *,
     frozen: Mapping[str, Any] | None = None,
 ) -> Applied | None:
@@ -277,25 +276,29 @@ def follow_recipe(
     """
     if not lacks_choices(config):
         return None
-    applied = with_recipe(config, env_facts(vec_env, env, env_kwargs), frozen or {})
+    about = config.trainer.curriculum
+    facts = env_facts(vec_env, env, about.env_kwargs, about.wrappers)
+    applied = with_recipe(config, facts, frozen or {})
     if applied is not None:
         announcer(config.trainer)(applied.describe())
     return applied
 
 
 def resolve_batch(
-    config: TrainingConfig, env: Any, env_kwargs: dict[str, Any] | None = None
+    config: TrainingConfig, env: Any
 ) -> tuple[TrainingConfig, BatchPlan]:
     """Sizes that were not set, chosen for this machine and the observations of `env`.
 
     One environment is made and closed to measure its rows.
     """
-    if isinstance(env, VecEnv) or not (isinstance(env, str | Task) or callable(env)):
+    given = env.env if isinstance(env, Task) else env
+    if isinstance(given, VecEnv) or not (isinstance(given, str) or callable(given)):
         raise ConfigError(
-            f"auto_batch chooses the number of environments, but {type(env).__name__} has its own; "
+            f"auto_batch chooses the number of environments, but {type(given).__name__} has its own; "
             "give an id or a factory, or leave auto_batch off"
         )
-    probe = make_vec_env(env, env_kwargs=env_kwargs)
+    task = config.trainer.curriculum
+    probe = make_vec_env(env, env_kwargs=task.env_kwargs, wrappers=task.wrappers)
     try:
         actions = int(np.prod(probe.action_space.shape or (1,)))
         row_bytes = probe.obs_spec.nbytes + probe.mask_size + 8 * actions + _ROW_NUMBERS_BYTES

@@ -30,6 +30,7 @@ from metta.train.settings import (
     unknown_setting,
 )
 from metta.train.train_config import TrainingConfig
+from metta.train.wrappers import WRAPPERS_PATH
 
 __all__ = [
     "PRESET_ORIGIN",
@@ -268,6 +269,8 @@ def _inline(name: str, text: str, problems: list[Problem]) -> Any:
     path = setting_paths().get(name)
     if path is None or leaf_at(path).kind not in (tuple, dict):
         return Text(text, text, quoted=False)
+    if path == WRAPPERS_PATH and "{" not in text:  # arguments in brackets are not YAML
+        return text.strip().removeprefix("[").removesuffix("]")
     try:
         return read_inline(text)
     except ConfigError as error:

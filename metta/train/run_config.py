@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
 from metta.train.agent_groups import agent_group_rules
 from metta.train.parsing.fields import (
@@ -17,6 +17,7 @@ from metta.train.parsing.fields import (
     config_class,
 )
 from metta.train.parsing.problems import raise_broken
+from metta.train.wrappers import wrapper_rules, wrapper_texts
 
 __all__ = [
     "CheckpointConfig",
@@ -43,6 +44,9 @@ class CurriculumConfig:
     env_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments of the environment, e.g. ``{"gravity": -9.0}``; ``agent_groups`` among them, e.g.
     ``[2, 1]``, gives groups of an environment's agents their own parameters."""
+    wrappers: Annotated[tuple[str, ...], BeforeValidator(wrapper_texts)] = ()
+    """Around each environment, the first one innermost, e.g. ``[FrameStack(4), TimeLimit(500)]``; in
+    evaluations and replays too."""
     tasks: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Name of a task -> its keyword arguments, over `env_kwargs`; ``env`` among them is another id."""
     buckets: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -57,8 +61,8 @@ class CurriculumConfig:
     """`progressive`: smoothed score of a task at which the next one opens."""
 
     @model_validator(mode="after")
-    def _groups_are_sizes(self) -> "CurriculumConfig":
-        raise_broken(agent_group_rules(self.env_kwargs))
+    def _parts_are_known(self) -> "CurriculumConfig":
+        raise_broken([*agent_group_rules(self.env_kwargs), *wrapper_rules(self.wrappers)])
         return self
 
 

@@ -76,6 +76,9 @@ ALIASES: dict[str, str] = {
     "total_steps": "trainer.total_timesteps",
     "env_id": "trainer.curriculum.env",
     "env_name": "trainer.curriculum.env",
+    "env.id": "trainer.curriculum.env",
+    "env.kwargs": "trainer.curriculum.env_kwargs",
+    "env.wrappers": "trainer.curriculum.wrappers",
     "exp_name": "experiment_name",
 }
 """Other spelling -> path. Every field also goes by its path, and by its own name if that is unique."""
@@ -147,13 +150,13 @@ def paths_set_by(settings: Mapping[str, Any]) -> set[str]:
 
 def entries_of(settings: Mapping[str, Any], origin: Origin | None = None) -> list[Entry]:
     """The settings in a mapping, nested or flat, each by its dotted name as it was spelt."""
-    groups = _names().groups
+    groups, parents = _names().groups, _parents()
     entries: list[Entry] = []
 
     def walk(mapping: Mapping[str, Any], prefix: str) -> None:
         for key, value in mapping.items():
             name = f"{prefix}{key}"
-            is_group = name in groups
+            is_group = name in groups or (name in parents and isinstance(value, Mapping))
             if is_group and dataclasses.is_dataclass(value) and not isinstance(value, type):
                 value = {
                     field.name: getattr(value, field.name) for field in dataclasses.fields(value)
@@ -165,6 +168,12 @@ def entries_of(settings: Mapping[str, Any], origin: Origin | None = None) -> lis
 
     walk(settings, "")
     return entries
+
+
+@functools.cache
+def _parents() -> frozenset[str]:
+    """What may be written as a mapping: groups, and ``env`` with its id, kwargs and wrappers."""
+    return frozenset(name.rpartition(".")[0] for name in _names().leaves)
 
 
 def place_entries(entries: Iterable[Entry], problems: list[Problem]) -> dict[str, Entry]:

@@ -15,6 +15,7 @@ from metta.train.parsing.schema import Leaf, groups_of, leaves_of
 from metta.train.parsing.yaml_text import dump_yaml
 from metta.train.settings import ALIASES, build_config, setting_paths
 from metta.train.train_config import TrainingConfig
+from metta.train.wrappers import WRAPPERS_PATH
 
 LEAVES, GROUPS = leaves_of(TrainingConfig), groups_of(TrainingConfig)
 MANY = settings(max_examples=250, suppress_health_check=list(HealthCheck))
@@ -41,6 +42,8 @@ def legal(leaf: Leaf) -> st.SearchStrategy[Any]:
     bounds = limits(leaf)
     whole = {name: value for name, value in bounds.items() if not name.startswith("exclude")}
     text = st.text(min_size=1, max_size=6, alphabet=st.characters(exclude_categories=["Cs"]))
+    if leaf.path == WRAPPERS_PATH:
+        text = st.sampled_from(["TimeLimit(max_episode_steps=5)", "SignReward()"])
     made: st.SearchStrategy[Any] = {
         bool: st.booleans(),
         int: st.integers(**whole),

@@ -152,7 +152,9 @@ def _evaluator(
     from metta.train.run_config import EvaluationConfig
     from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig, find_suite
 
-    task = _training_task(record) if options.env is None else Task(options.env)
+    task = _training_task(record)
+    if options.env is not None:  # the policy was made for what its wrappers give
+        task = Task(options.env, wrappers=() if task is None else task.wrappers)
     if options.suite is not None:
         suite = find_suite(options.suite)
     elif task is not None:

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
             f"{', '.join(chosen)} cannot be chosen here: the network is that of the policy; leave it out"
         )
     task = resolved.config.trainer.curriculum
-    env = make_vec_env(task.env, env_kwargs=task.env_kwargs)
+    env = make_vec_env(task.env, env_kwargs=task.env_kwargs, wrappers=task.wrappers)
     try:
         record = PolicyStore(output).load(options.policy, env)
     finally:

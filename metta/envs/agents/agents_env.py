@@ -14,6 +14,7 @@ from gymnasium import spaces
 from metta.envs.restore.env_values import UnreadableStateError, name_of_type
 from metta.envs.restore.own_state import has_own_state
 from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
+from metta.envs.rows.env_api import is_aec_env
 from metta.errors import EnvError
 from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
 
@@ -41,6 +42,7 @@ def is_parallel_env(env: Any) -> bool:
     """Whether an object has PettingZoo's parallel interface."""
     return (
         not isinstance(env, gymnasium.Env)
+        and not is_aec_env(env)
         and hasattr(env, "possible_agents")
         and callable(getattr(env, "observation_space", None))
         and callable(getattr(env, "step", None))

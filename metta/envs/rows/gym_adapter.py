@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from metta.envs.rows.env_api import old_step
 from metta.envs.rows.row_spec import GymEnv, RowSpec, episode_seed, reset_env
 from metta.envs.rows.tasked_env import RowTasks
 from metta.envs.vec_env import FinalRows, ObsArrays, StepResult
@@ -377,6 +378,7 @@ class GymRows:
         layout.write(mask, masks[row])
 
     def _failed(self, row: int, error: Exception) -> EnvError:
+        error = old_step(self.envs[row], error) or error
         kind = "" if isinstance(error, EnvError) else f"{type(error).__name__}: "
         return EnvError(
             f"row {self.first_row + row} ({self.envs[row]}) failed at step {self._step}: "

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from metta.envs.call_order import check_action_space
 from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
+from metta.envs.rows.env_api import checked_reset, require_gym_env
 from metta.errors import EnvError
 from metta.seeding import derive_seed
 from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
@@ -69,16 +70,10 @@ def build_env(factory: EnvFactory, row: int) -> GymEnv:
     """The environment of one row."""
     try:
         env = factory()
+        return require_gym_env(env)
     except Exception as error:
-        raise EnvError(
-            f"the environment of row {row} could not be made: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(env, gymnasium.Env):
-        raise EnvError(
-            f"the factory of row {row} returned a {type(env).__name__}; it must return a new "
-            "gymnasium.Env at each call"
-        )
-    return env
+        kind = "" if isinstance(error, EnvError) else f"{type(error).__name__}: "
+        raise EnvError(f"the environment of row {row} could not be made: {kind}{error}") from error
 
 
 def build_envs(factories: Mapping[int, EnvFactory]) -> dict[int, GymEnv]:
@@ -140,9 +135,7 @@ def episode_seed(row_seed: int, episode: int) -> int:
 def reset_env(env: GymEnv, row: int, seed: int) -> tuple[Any, dict[str, Any]]:
     """Observation and info of a reset."""
     try:
-        observation, info = env.reset(seed=seed)
+        return checked_reset(env, seed)
     except Exception as error:
-        raise EnvError(
-            f"row {row} failed in reset(seed={seed}): {type(error).__name__}: {error}"
-        ) from error
-    return observation, info
+        kind = "" if isinstance(error, EnvError) else f"{type(error).__name__}: "
+        raise EnvError(f"row {row} failed in reset(seed={seed}): {kind}{error}") from error

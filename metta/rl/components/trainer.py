@@ -13,6 +13,7 @@ from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, StateError
+from metta.rl.call_arguments import chosen_curriculum
 from metta.rl.components.environment_manager import EnvironmentManager, Vectorization
 from metta.rl.components.evaluation_manager import EvaluationManager
 from metta.rl.components.optimizer_manager import OptimizerManager
@@ -29,6 +30,7 @@ from metta.rl.session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
 from metta.rl.training_components import (
     TrainingComponents,
+    announcer,
     build_components,
     follow_recipe,
     resolve_batch,
@@ -51,11 +53,13 @@ class Trainer:
         trainer.add_hook(MyHook())
         trainer.train()
 
+        trainer = Trainer(config, env=MyEnv)                   # as for PPOTrainer: class, factory, id, ...
         trainer = Trainer(config, run_dir="runs/first")        # a run: saved, measured, evaluated
         trainer.setup(vectorization="multiprocessing")
         trainer.train()
         trainer.cleanup()
 
+    `env` is all that `PPOTrainer` takes, in place of a curriculum; without both, the settings name it.
     `trainer_config` is a `TrainerConfig`, a whole `TrainingConfig`, or a mapping of settings;
     `global_config` gives the rest of the experiment where it is not in the first. `policy` is any module
     that `Policy` understands, or None for the configured agent. With a `run_dir` that holds a checkpoint,
@@ -68,6 +72,7 @@ class Trainer:
         curriculum: Curriculum | None = None,
         policy: nn.Module | None = None,
         *,
+        env: Any = None,
         run_dir: str | os.PathLike[str] | None = None,
         run_name: str | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
@@ -86,7 +91,9 @@ class Trainer:
         self.training_config = _whole_config(trainer_config, global_config)
         self._given_policy, self._custom_losses = policy, custom_losses
         self._step_fn = step_fn
-        self.curriculum = curriculum or Curriculum(self.config.curriculum)
+        self.curriculum = chosen_curriculum(self.training_config, env, curriculum)
+        trainer = dataclasses.replace(self.config, curriculum=self.curriculum.config)
+        self.training_config = dataclasses.replace(self.training_config, trainer=trainer)
         options = {
             "run_name": run_name,
             "checkpoint_dir": checkpoint_dir,
@@ -153,7 +160,7 @@ class Trainer:
         task = self.curriculum.task
         if self.config.rollout.auto_batch:
             self.training_config, self.batch_plan = resolve_batch(
-                self.training_config, task.env, task.env_kwargs
+                self.training_config, task
             )
             self.environment_manager.config = self.config
         vecenv = self.environment_manager.create(vectorization)
@@ -177,6 +184,8 @@ class Trainer:
         if self.session is not None:
             with self.session.directory.setting_up():
                 self.session.attach(parts, self.training_config, self.curriculum, self._evaluator)
+            if not isinstance(task.env, str):
+                announcer(self.config)(_without_id(task.name))
             parts.conditions.complete_plan()
 
     def _follow_recipe(self, vecenv: VecEnv) -> None:
@@ -307,6 +316,13 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.cleanup()
+
+
+def _without_id(name: str) -> str:
+    return (
+        f"the environment {name} was passed as an object, so this run is resumed from Python with the same "
+        "one; `metta resume` and `metta eval` need a name for it, e.g. env='my_module:MyEnv'"
+    )
 
 
 def _whole_config(

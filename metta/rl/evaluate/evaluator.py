@@ -218,7 +218,8 @@ class PolicyEvaluator:
     def _task_of(self, name: str) -> Task:
         config = self.suite.simulations[name]
         if config.env is not None:
-            return Task(config.env, dict(config.env_kwargs))
+            wrappers = () if self.task is None else self.task.wrappers
+            return Task(config.env, dict(config.env_kwargs), wrappers=wrappers)
         if self.task is None:
             raise ConfigError(
                 f"simulation {name!r} of the suite {self.suite.name!r} has no env, and there is no "

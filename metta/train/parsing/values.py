@@ -100,10 +100,22 @@ def _whole_number(text: str) -> int | str:
 
 def _texts(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [str(item) if isinstance(item, str) else item for item in value]
+        return [str(item) if isinstance(item, str) else _ordinary(item) for item in value]
     if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+        return [part.strip() for part in _split(value) if part.strip()]
+    return _ordinary(value)
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas, except those inside of brackets: ``a, f(1, 2)`` has two."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
 
 
 def _ordinary(value: Any, depth: int = 0) -> Any:

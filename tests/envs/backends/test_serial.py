@@ -108,7 +108,7 @@ def test_factories_are_refused_when_they_return_one_object_twice() -> None:
 
 
 def test_factories_are_refused_when_they_return_no_environment() -> None:
-    with pytest.raises(EnvError, match="returned a int"):
+    with pytest.raises(EnvError, match="int is not an environment"):
         SerialVecEnv([lambda: 3])  # type: ignore[list-item, return-value]
 
 
