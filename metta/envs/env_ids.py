@@ -10,14 +10,17 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from metta.curriculum import Curriculum
 from metta.envs.agents.agents_env import AgentsEnv, is_parallel_env
 from metta.envs.agents.mettagrid_env import WORLDS, make_mettagrid, require_mettagrid
 from metta.envs.cartpole import CartPoleVecEnv
+from metta.envs.families.minigrid import with_codes
+from metta.envs.families.packages import MINIGRID, find_spec, is_of
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
 from metta.envs.rows.row_spec import EnvFactory, GymEnv
 from metta.errors import ConfigError, EnvError, did_you_mean
@@ -69,14 +72,19 @@ def factory_of_id(env_id: str, kwargs: dict[str, Any]) -> EnvFactory:
         if own is not None:
             return factory_of(own, kwargs)
     try:
-        spec = gymnasium.spec(name)
+        spec = find_spec(name)
     except (gymnasium.error.Error, ImportError, ValueError) as error:
         known = [_CARTPOLE, *gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
         raise EnvError(
             f"gymnasium has no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
         ) from error
-    make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
-    return factory_of(cast(EnvFactory, make), kwargs)
+    return factory_of(functools.partial(_make_registered, spec), kwargs)
+
+
+def _make_registered(spec: EnvSpec, **kwargs: Any) -> GymEnv:
+    """An environment that gymnasium knows, prepared as its family needs it."""
+    env = gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    return with_codes(env) if is_of(spec, MINIGRID) else env
 
 
 def _env_class(env_id: str, module: str, name: str) -> Callable[..., Any] | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from metta.envs.rows.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.rows.tasked_env import TaskedEnv
 from metta.envs.vec_env import VecEnv
 from metta.envs.workers.supervision import OnEnvError
-from metta.errors import ConfigError, EnvError
+from metta.errors import ConfigError, EnvError, MettaWarning
 from metta.secrets import resolve_all
 from metta.seeding import derive_seed
 from metta.train.train_config import RolloutConfig
@@ -164,8 +165,8 @@ def _without_groups(
 def configured_vec_env(
     env: EnvLike, rollout: RolloutConfig, env_kwargs: dict[str, Any] | None = None
 ) -> VecEnv:
-    """The environment that a configuration asks for."""
-    return make_vec_env(
+    """The environment that a configuration asks for, to learn from."""
+    made = make_vec_env(
         env,
         num_envs=rollout.num_envs,
         num_workers=rollout.num_workers,
@@ -176,6 +177,14 @@ def configured_vec_env(
         max_worker_restarts=rollout.max_worker_restarts,
         on_env_error=rollout.on_env_error,
     )
+    if made.obs_spec.texts:
+        warnings.warn(
+            f"{', '.join(map(repr, made.obs_spec.texts))} in the observation is text, which is left out: "
+            "the policy does not see it (give its meaning as numbers if it matters)",
+            MettaWarning,
+            stacklevel=2,
+        )
+    return made
 
 
 def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:

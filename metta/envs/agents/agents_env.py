@@ -15,7 +15,7 @@ from metta.envs.restore.env_values import UnreadableStateError, name_of_type
 from metta.envs.restore.own_state import has_own_state
 from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
 from metta.errors import EnvError
-from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
+from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of, without_texts
 
 __all__ = [
     "ACTED",
@@ -52,7 +52,7 @@ class AgentsSpace(spaces.Dict):
 
     def __init__(self, agents: list[str], observation: Any, action: Any) -> None:
         self.agents = agents
-        self.agent_observation_space: spaces.Space[Any] = observation
+        self.agent_observation_space: spaces.Space[Any] = without_texts(observation)
         self.agent_action_space: spaces.Space[Any] = action
         self.spec = obs_spec_of(observation)
         self.mask_layout = mask_layout_of(action) if self.spec.mask_path is not None else None
