@@ -13,6 +13,7 @@ from metta.curriculum import Task
 from metta.envs.agents.agent_groups import GroupedVecEnv, split_agent_groups
 from metta.envs.agents.agents_env import AgentsSpace
 from metta.envs.agents.agents_vec_env import AgentsVecEnv
+from metta.envs.backends.clipped_rewards import ClippedRewards
 from metta.envs.backends.gymnasium_vector import GymnasiumVecEnv
 from metta.envs.backends.multiprocess import MultiprocessVecEnv
 from metta.envs.backends.serial import SerialVecEnv
@@ -24,6 +25,7 @@ from metta.envs.env_ids import (
     make_cartpole,
     make_grid,
 )
+from metta.envs.families.atari import learns_clipped
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.rows.tasked_env import TaskedEnv
 from metta.envs.vec_env import VecEnv
@@ -134,7 +136,8 @@ def _ungrouped(
 
 
 def _grouped(env: VecEnv, sizes: tuple[int, ...]) -> VecEnv:
-    """The environment with groups of agents, if any are asked for."""
+    """The environment with groups of agents: those asked for, or those of equal spaces."""
+    sizes = sizes or getattr(env, "group_sizes", ())
     is_same = isinstance(env, GroupedVecEnv) and env.sizes == sizes
     return env if is_same or not sizes else GroupedVecEnv(env, sizes)
 
@@ -184,7 +187,9 @@ def configured_vec_env(
             MettaWarning,
             stacklevel=2,
         )
-    return made
+    tasks = _tasks_of(env, env_kwargs or {})
+    is_clipped = tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks)
+    return ClippedRewards(made) if is_clipped else made
 
 
 def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:

@@ -28,7 +28,7 @@ class Family(NamedTuple):
     """Where their classes are."""
 
 
-ATARI = Family("ale_py", "atari", r"ALE/|\w+(NoFrameskip|Deterministic)-v[04]$", "ale_py")
+ATARI = Family("ale_py", "atari", r"ALE/|\w+NoFrameskip-v[04]$", "ale_py")
 MINIGRID = Family("minigrid", "minigrid", r"(MiniGrid|BabyAI)-", "minigrid.envs")
 FAMILIES = (
     ATARI,
