@@ -238,4 +238,4 @@ def name_of(env: Any) -> str:
         return env.task.name
     spec = None if isinstance(env, str) else getattr(env, "spec", None)
     named: str = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
-    return named if spec is None else str(spec.id)
+    return str(getattr(spec, "id", named))  # the specification of an EnvPool has none
