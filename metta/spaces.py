@@ -194,8 +194,7 @@ def obs_spec_of(space: spaces.Space[Any]) -> ObsSpec:
     def visit(node: spaces.Space[Any], path: Path) -> None:
         if isinstance(node, spaces.Dict):
             for key, child in node.spaces.items():
-                if not isinstance(key, str):
-                    raise SpaceError(f"key {key!r} of {node} is not a string; rename it")
+                _require_string(key, node)
                 if key == MASK_KEY:
                     mask_paths.append((*path, key))
                 elif _is_text(child):
@@ -229,6 +228,11 @@ def without_texts(space: spaces.Space[Any]) -> spaces.Space[Any]:
     kept = [(k, without_texts(part)) for k, part in space.spaces.items() if not _is_text(part)]
     # pairs, not a mapping: gymnasium would sort it
     return spaces.Dict(kept) if kept != list(space.spaces.items()) else space
+
+
+def _require_string(key: Any, space: spaces.Space[Any]) -> None:
+    if not isinstance(key, str):
+        raise SpaceError(f"key {key!r} of {space} is not a string; rename it")
 
 
 def _is_text(space: spaces.Space[Any]) -> bool:

@@ -151,7 +151,9 @@ def _parallel_factory(module: str) -> Callable[..., Any]:
     if not hasattr(found, "parallel_env"):
         # known before one is made where `raw_env` is the class
         metadata = getattr(getattr(found, "raw_env", None), "metadata", None)
-        require_parallelizable(module, {"is_parallelizable": True} if metadata is None else metadata)
+        require_parallelizable(
+            module, {"is_parallelizable": True} if metadata is None else metadata
+        )
     return make
 
 

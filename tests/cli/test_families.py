@@ -27,7 +27,8 @@ CLASSES = {"BipedalWalker-v3": "boundary"}
 
 
 @pytest.mark.parametrize(
-    ("package", "env_id"), [(package, name) for package, names in FAMILIES.items() for name in names]
+    ("package", "env_id"),
+    [(package, name) for package, names in FAMILIES.items() for name in names],
 )
 def test_an_environment_trains_when_nothing_but_its_id_is_given(
     package: str, env_id: str, tmp_path: Path, zygote: Zygote

@@ -41,7 +41,7 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin a game."""
-        super().reset(seed=seed)
+        super().reset(seed=seed, options=options)
         observations, _ = self._games.reset(seed=None if seed is None else np.array([seed]))
         self._frame = observations[0, -1]
         return observations[0], {}

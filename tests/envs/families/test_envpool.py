@@ -59,7 +59,9 @@ def test_episodes_end_as_in_gymnasium_when_a_pool_is_stepped() -> None:
                     ends[row].add("cut")
                     assert result.final is not None
                     at = result.final.rows.tolist().index(row)
-                    np.testing.assert_allclose(result.final.obs["obs"][at], seen, rtol=1e-3, atol=1e-4)
+                    np.testing.assert_allclose(
+                        result.final.obs["obs"][at], seen, rtol=1e-3, atol=1e-4
+                    )
     assert ends == [{"fell"}, {"cut"}]
 
 
