@@ -26,7 +26,6 @@ from metta.envs.env_ids import (
     make_grid,
 )
 from metta.envs.families.atari import learns_clipped
-from metta.envs.families.envpool import PoolVector, is_pool
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.rows.tasked_env import TaskedEnv
 from metta.envs.vec_env import VecEnv
@@ -109,8 +108,6 @@ def _ungrouped(
     watching: dict[str, Any],
 ) -> VecEnv:
     """A vectorised environment of anything else; `watching` holds the settings of worker supervision."""
-    if is_pool(env):
-        env = PoolVector(env)
     if isinstance(env, VectorEnv):
         _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
         return GymnasiumVecEnv(env)

@@ -120,7 +120,8 @@ class AgentsEnv(gymnasium.Env[Any, Any]):
     """All agents of a parallel environment at once; its episode is over when no agent is left.
 
     Actions have one entry per possible agent, in their order (agents with equal spaces next to each
-    other); those of absent agents are not taken. The observation of an absent agent is zero. The first observation of an episode still
+    other); those of absent agents are not taken. The observation of an absent agent is zero.
+    The first observation of an episode still
     holds what happened in the last step of the one before it.
     """
 

@@ -106,7 +106,7 @@ class GymnasiumVecEnv:
     def prepare_restore(self, wanted: RestoreClass | Literal["auto"] = "auto") -> RestoreSupport:
         """`snapshot` where the vector environment gives and takes its state, else `boundary`."""
         support = RestoreSupport("boundary", "as asked for")
-        if wanted == "sync_reset" and getattr(self._env, "obeys_seeds", True):
+        if wanted == "sync_reset":
             support = RestoreSupport(
                 "sync_reset", "if its resets obey their seeds; it was not tried"
             )
