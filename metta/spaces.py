@@ -6,7 +6,7 @@ modules get the original nesting back through `ObsSpec.nest`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from metta.errors import SpaceError
 
-__all__ = ["MASK_KEY", "ObsLeaf", "ObsSpec", "obs_spec_of"]
+__all__ = ["MASK_KEY", "ObsLeaf", "ObsSpec", "obs_spec_of", "without_texts"]
 
 MASK_KEY = "action_mask"
 """Observation key or info key under which an environment announces its legal actions."""
@@ -121,6 +121,8 @@ class ObsSpec:
     leaves: tuple[ObsLeaf, ...]
     mask_path: Path | None = None
     """Path of the action mask inside the observation; it is not a leaf."""
+    texts: tuple[str, ...] = field(default=(), compare=False)
+    """Keys of entries of a `Dict` that are texts, which are left out."""
 
     @property
     def is_plain(self) -> bool:
@@ -184,17 +186,19 @@ class ObsSpec:
 
 
 def obs_spec_of(space: spaces.Space[Any]) -> ObsSpec:
-    """Flatten an observation space; an ``action_mask`` entry of a `Dict` is set apart."""
+    """Flatten an observation space; ``action_mask`` and texts inside a `Dict` are set apart."""
     leaves: list[ObsLeaf] = []
     mask_paths: list[Path] = []
+    texts: list[str] = []
 
     def visit(node: spaces.Space[Any], path: Path) -> None:
         if isinstance(node, spaces.Dict):
             for key, child in node.spaces.items():
-                if not isinstance(key, str):
-                    raise SpaceError(f"key {key!r} of {node} is not a string; rename it")
+                _require_string(key, node)
                 if key == MASK_KEY:
                     mask_paths.append((*path, key))
+                elif _is_text(child):
+                    texts.append("/".join(map(str, (*path, key))))
                 else:
                     visit(child, (*path, key))
         elif isinstance(node, spaces.Tuple):
@@ -211,7 +215,28 @@ def obs_spec_of(space: spaces.Space[Any]) -> ObsSpec:
             f"observation space {space} has two entries of one name ({MASK_KEY!r} counts everywhere, and "
             "'a/b' is also b inside a); rename one of them"
         )
-    return ObsSpec(tuple(leaves), mask_paths[0] if mask_paths else None)
+    return ObsSpec(tuple(leaves), mask_paths[0] if mask_paths else None, tuple(texts))
+
+
+def without_texts(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The space without the texts inside its `Dict`s: what a policy is made for."""
+    if isinstance(space, spaces.Tuple):
+        parts = [without_texts(part) for part in space.spaces]
+        return spaces.Tuple(parts) if parts != list(space.spaces) else space
+    if not isinstance(space, spaces.Dict):
+        return space
+    kept = [(k, without_texts(part)) for k, part in space.spaces.items() if not _is_text(part)]
+    # pairs, not a mapping: gymnasium would sort it
+    return spaces.Dict(kept) if kept != list(space.spaces.items()) else space
+
+
+def _require_string(key: Any, space: spaces.Space[Any]) -> None:
+    if not isinstance(key, str):
+        raise SpaceError(f"key {key!r} of {space} is not a string; rename it")
+
+
+def _is_text(space: spaces.Space[Any]) -> bool:
+    return space.dtype is not None and space.dtype.kind == "U"
 
 
 def _leaf_of(space: spaces.Space[Any], path: Path) -> ObsLeaf:
@@ -220,8 +245,8 @@ def _leaf_of(space: spaces.Space[Any], path: Path) -> ObsLeaf:
     if builder is None:
         raise SpaceError(
             f"observation {key!r} is a {type(space).__name__} space, which metta does not read; "
-            "supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them "
-            "(convert it with a gymnasium observation wrapper)"
+            "supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them; texts "
+            "inside a Dict are left out (convert it with a gymnasium observation wrapper)"
         )
     return builder(space, key, path)
 

@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from metta.envs.toy import MaskedCorridorEnv, NestedEnv
 from metta.errors import SpaceError
-from metta.spaces import ObsSpec, obs_spec_of
+from metta.spaces import ObsSpec, obs_spec_of, without_texts
 
 NESTED = NestedEnv().observation_space
 
@@ -206,3 +206,17 @@ def test_drawn_numbers_are_in_the_space_when_leaves_draw_them() -> None:
     drawn["state/1/speed"].clip(-1.0, 1.0, out=drawn["state/1/speed"])  # a leaf knows no bounds
     for row in range(50):
         assert NESTED.contains(spec.nest({key: numbers[row] for key, numbers in drawn.items()}))
+
+
+def test_texts_are_left_out_when_a_dict_has_them() -> None:
+    box = spaces.Box(0, 1, (2,))
+    inner = spaces.Dict([("word", spaces.Text(5)), ("x", box)])
+    space = spaces.Dict([("z", box), ("name", spaces.Text(3)), ("deep", spaces.Tuple([inner]))])
+    spec = obs_spec_of(space)
+    assert [leaf.key for leaf in spec.leaves] == ["z", "deep/0/x"]
+    assert spec.texts == ("name", "deep/0/word")
+    seen = without_texts(space)
+    assert list(seen) == ["z", "deep"]  # type: ignore[call-overload]
+    assert obs_spec_of(seen) == spec
+    assert not obs_spec_of(seen).texts
+    assert without_texts(seen) is seen

@@ -9,21 +9,34 @@ world of mettagrid, ``grid/gather`` a task of the grid world that comes with met
 import contextlib
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from metta.curriculum import Curriculum
-from metta.envs.agents.agents_env import AgentsEnv, is_parallel_env
+from metta.envs.agents.agents_env import (
+    AgentsEnv,
+    is_parallel_env,
+)
 from metta.envs.agents.mettagrid_env import WORLDS, make_mettagrid, require_mettagrid
 from metta.envs.cartpole import CartPoleVecEnv
+from metta.envs.families.atari import make_atari
+from metta.envs.families.minigrid import with_codes
+from metta.envs.families.packages import ATARI, MINIGRID, find_spec, is_of
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
-from metta.envs.rows.env_api import is_aec_env, parallel_of_aec, require_gym_env
+from metta.envs.rows.env_api import (
+    is_aec_env,
+    parallel_of_aec,
+    require_gym_env,
+    require_parallelizable,
+)
 from metta.envs.rows.row_spec import EnvFactory, GymEnv
 from metta.envs.rows.wrappers import wrap_env
-from metta.errors import ConfigError, EnvError, did_you_mean
+from metta.errors import ConfigError, EnvError, MissingExtraError, did_you_mean
 from metta.secrets import resolve_all
 
 __all__ = [
@@ -41,6 +54,8 @@ __all__ = [
 _GRID = "grid/"
 _CARTPOLE = "metta/cartpole"
 _PETTINGZOO, _METTAGRID = "pettingzoo", "mettagrid"
+_PETTINGZOO_PACKAGES = ("pettingzoo", "mpe2")
+"""What the extra `pettingzoo` installs."""
 
 
 def check_env_id(env_id: str) -> None:
@@ -77,14 +92,21 @@ def factory_of_id(
         if own is not None:
             return factory_of(own, kwargs, wrappers)
     try:
-        spec = gymnasium.spec(name)
+        spec = find_spec(name)
     except (gymnasium.error.Error, ImportError, ValueError) as error:
         known = [_CARTPOLE, *gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
         raise EnvError(
             f"gymnasium has no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
         ) from error
-    make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
-    return factory_of(cast(EnvFactory, make), kwargs, wrappers)
+    return factory_of(functools.partial(_make_registered, spec), kwargs, wrappers)
+
+
+def _make_registered(spec: EnvSpec, **kwargs: Any) -> GymEnv:
+    """An environment that gymnasium knows, prepared as its family needs it."""
+    if is_of(spec, ATARI):
+        return make_atari(spec, **kwargs)
+    env = gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    return with_codes(env) if is_of(spec, MINIGRID) else env
 
 
 def _env_class(env_id: str, module: str, name: str) -> Callable[..., Any] | None:
@@ -149,14 +171,24 @@ def as_gym_env(env: Any, wrappers: tuple[str, ...] = ()) -> GymEnv:
 
 
 def _parallel_factory(module: str) -> Callable[..., Any]:
-    """The `parallel_env` of a PettingZoo module, e.g. ``mpe2.simple_spread_v3``."""
+    """The `parallel_env` of a PettingZoo module, e.g. ``mpe2.simple_spread_v3``, or its `env`."""
+    package = module.partition(".")[0]
+    if package in _PETTINGZOO_PACKAGES and importlib.util.find_spec(package) is None:
+        raise MissingExtraError(package, _PETTINGZOO, f"the environment {_PETTINGZOO}:{module}")
     try:
-        make: Callable[..., Any] = importlib.import_module(module).parallel_env
+        found = importlib.import_module(module)
+        make: Callable[..., Any] = getattr(found, "parallel_env", None) or found.env
     except (ImportError, AttributeError, ValueError) as error:
         raise EnvError(
             f"{_PETTINGZOO}:{module} is not a module with a parallel_env: {error}; give its full name, "
-            f"e.g. {_PETTINGZOO}:mpe2.simple_spread_v3, and install it (pip install mpe2)"
+            f"e.g. {_PETTINGZOO}:mpe2.simple_spread_v3, and install what it needs"
         ) from error
+    if not hasattr(found, "parallel_env"):
+        # known before one is made where `raw_env` is the class
+        metadata = getattr(getattr(found, "raw_env", None), "metadata", None)
+        require_parallelizable(
+            module, {"is_parallelizable": True} if metadata is None else metadata
+        )
     return make
 
 
@@ -243,4 +275,4 @@ def name_of(env: Any) -> str:
         return env.task.name
     spec = None if isinstance(env, str) else getattr(env, "spec", None)
     named: str = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
-    return named if spec is None else str(spec.id)
+    return str(getattr(spec, "id", named))  # the specification of an EnvPool has none

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from metta.curriculum import Task
 from metta.envs.agents.agent_groups import GroupedVecEnv, split_agent_groups
 from metta.envs.agents.agents_env import AgentsSpace, is_parallel_env
 from metta.envs.agents.agents_vec_env import AgentsVecEnv
+from metta.envs.backends.clipped_rewards import ClippedRewards
 from metta.envs.backends.gymnasium_vector import GymnasiumVecEnv
 from metta.envs.backends.multiprocess import MultiprocessVecEnv
 from metta.envs.backends.serial import SerialVecEnv
@@ -24,12 +26,13 @@ from metta.envs.env_ids import (
     make_cartpole,
     make_grid,
 )
+from metta.envs.families.atari import learns_clipped
 from metta.envs.rows.env_api import is_aec_env, what_it_is
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.rows.tasked_env import TaskedEnv
 from metta.envs.vec_env import VecEnv
 from metta.envs.workers.supervision import OnEnvError
-from metta.errors import ConfigError, EnvError
+from metta.errors import ConfigError, EnvError, MettaWarning
 from metta.secrets import resolve_all
 from metta.seeding import derive_seed
 from metta.train.train_config import RolloutConfig
@@ -155,7 +158,8 @@ def _has_agents(env: Any) -> bool:
 
 
 def _grouped(env: VecEnv, sizes: tuple[int, ...]) -> VecEnv:
-    """The environment with groups of agents, if any are asked for."""
+    """The environment with groups of agents: those asked for, or those of equal spaces."""
+    sizes = sizes or getattr(env, "group_sizes", ())
     is_same = isinstance(env, GroupedVecEnv) and env.sizes == sizes
     return env if is_same or not sizes else GroupedVecEnv(env, sizes)
 
@@ -215,8 +219,8 @@ def configured_vec_env(
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Any] = (),
 ) -> VecEnv:
-    """The environment that a configuration asks for."""
-    return make_vec_env(
+    """The environment that a configuration asks for, to learn from."""
+    made = make_vec_env(
         env,
         num_envs=rollout.num_envs,
         num_workers=rollout.num_workers,
@@ -228,6 +232,16 @@ def configured_vec_env(
         max_worker_restarts=rollout.max_worker_restarts,
         on_env_error=rollout.on_env_error,
     )
+    if made.obs_spec.texts:
+        warnings.warn(
+            f"{', '.join(map(repr, made.obs_spec.texts))} in the observation is text, which is left out: "
+            "the policy does not see it (give its meaning as numbers if it matters)",
+            MettaWarning,
+            stacklevel=2,
+        )
+    tasks = _tasks_of(env, env_kwargs or {})
+    is_clipped = tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks)
+    return ClippedRewards(made) if is_clipped else made
 
 
 def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:

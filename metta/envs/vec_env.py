@@ -17,6 +17,7 @@ from metta.errors import ConfigError
 from metta.spaces import ObsSpec
 
 __all__ = [
+    "EPISODE_RETURN",
     "FinalRows",
     "FusedVecEnv",
     "ObsArrays",
@@ -36,6 +37,8 @@ __all__ = [
 
 ObsArrays = Mapping[str, np.ndarray]
 """One array ``[n, ...]`` per observation leaf."""
+EPISODE_RETURN = "metta/return"
+"""Among the numbers of an ended episode: its return, where rewards are not in the units of the score."""
 
 
 @dataclass(slots=True)

@@ -284,9 +284,7 @@ def follow_recipe(
     return applied
 
 
-def resolve_batch(
-    config: TrainingConfig, env: Any
-) -> tuple[TrainingConfig, BatchPlan]:
+def resolve_batch(config: TrainingConfig, env: Any) -> tuple[TrainingConfig, BatchPlan]:
     """Sizes that were not set, chosen for this machine and the observations of `env`.
 
     One environment is made and closed to measure its rows.

@@ -11,12 +11,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from metta.envs.agents.agent_spaces import PaddedSpaces, padded_spaces
 from metta.envs.restore.env_values import UnreadableStateError, name_of_type
 from metta.envs.restore.own_state import has_own_state
 from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
 from metta.envs.rows.env_api import is_aec_env
 from metta.errors import EnvError
-from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
+from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of, without_texts
 
 __all__ = [
     "ACTED",
@@ -52,12 +53,21 @@ def is_parallel_env(env: Any) -> bool:
 class AgentsSpace(spaces.Dict):
     """Leaves ``[A, ...]`` of all agents' observations, and what happened to them in the last step."""
 
-    def __init__(self, agents: list[str], observation: Any, action: Any) -> None:
+    def __init__(
+        self,
+        agents: list[str],
+        observation: Any,
+        action: Any,
+        padded: PaddedSpaces | None = None,
+    ) -> None:
         self.agents = agents
-        self.agent_observation_space: spaces.Space[Any] = observation
+        self.group_sizes = () if padded is None else padded.group_sizes
+        """Of neighbouring agents with equal spaces; none where all agents have the same."""
+        self.agent_observation_space: spaces.Space[Any] = without_texts(observation)
         self.agent_action_space: spaces.Space[Any] = action
         self.spec = obs_spec_of(observation)
-        self.mask_layout = mask_layout_of(action) if self.spec.mask_path is not None else None
+        has_masks = self.spec.mask_path is not None or padded is not None
+        self.mask_layout = mask_layout_of(action) if has_masks else None
         count = len(agents)
         parts: dict[str, spaces.Space[Any]] = {
             leaf.key: _box((count, *leaf.shape), leaf.dtype) for leaf in self.spec.leaves
@@ -87,8 +97,9 @@ def _box(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
 class AgentsEnv(gymnasium.Env[Any, Any]):
     """All agents of a parallel environment at once; its episode is over when no agent is left.
 
-    Actions have one entry per possible agent, in their order; those of absent agents are not
-    taken. The observation of an absent agent is zero. The first observation of an episode still
+    Actions have one entry per possible agent, in their order (agents with equal spaces next to each
+    other); those of absent agents are not taken. The observation of an absent agent is zero.
+    The first observation of an episode still
     holds what happened in the last step of the one before it.
     """
 
@@ -96,16 +107,22 @@ class AgentsEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.agents = [str(agent) for agent in env.possible_agents]
         self._names = list(env.possible_agents)
         first = self._names[0] if self._names else None
         if first is None:
             raise EnvError(f"{env} has no possible_agents; they are the rows of the training")
         observation, action = env.observation_space(first), env.action_space(first)
-        for name in self._names[1:]:
-            _check_agent(env, name, observation, action)
-        self.observation_space = AgentsSpace(self.agents, observation, action)
+        self._padded = padded_spaces(env, self._names)
+        self._padded_masks = None if self._padded is None else self._padded.masks()
+        if self._padded is not None:
+            self._names = list(self._padded.own)
+            observation, action = self._padded.observation, self._padded.action
+        self.agents = [str(agent) for agent in self._names]
+        self.observation_space = AgentsSpace(self.agents, observation, action, self._padded)
         self.action_space = _batched(action, len(self._names))
+        if self._padded_masks is not None:
+            sizes = self._padded_masks.sum(-1)
+            self.action_space = spaces.MultiDiscrete(sizes, dtype=np.int64)
         self._spec: ObsSpec = self.observation_space.spec
         self._layout: MaskLayout | None = self.observation_space.mask_layout
         self._rewards = np.zeros(len(self._names), np.float32)
@@ -176,6 +193,8 @@ class AgentsEnv(gymnasium.Env[Any, Any]):
 
     def _action_of(self, action: Any, index: int) -> Any:
         one = action[index]
+        if self._padded is not None:
+            return self._padded.action_of(self._names[index], one)
         # a python number where an agent's action is one: many environments use it as an index
         return one.item() if np.ndim(one) == 0 else one
 
@@ -197,22 +216,15 @@ class AgentsEnv(gymnasium.Env[Any, Any]):
         for index, name in enumerate(self._names):
             if name not in observations:
                 continue
-            self._spec.write(observations[name], leaves, index)
+            seen = observations[name]
+            seen = seen if self._padded is None else self._padded.observe(name, seen)
+            self._spec.write(seen, leaves, index)
             if masks is not None and self._layout is not None and not over[index]:
-                self._layout.write(self._spec.mask_of(observations[name]), masks[index])
-        seen = {OBS: leaves, REWARDS: self._rewards, FLAGS: self._flags}
-        return seen if masks is None else {**seen, MASKS: masks.astype(np.uint8)}
-
-
-def _check_agent(env: Any, name: Any, observation: Any, action: Any) -> None:
-    own = env.observation_space(name), env.action_space(name)
-    if obs_spec_of(own[0]) == obs_spec_of(observation) and own[1] == action:
-        return
-    raise EnvError(
-        f"agent {name!r} of {env} has observations {own[0]} and actions {own[1]}, but the first one has "
-        f"{observation} and {action}; agents that train together need the same spaces (pad them, e.g. "
-        "with supersuit.pad_observations_v0 and pad_action_space_v0)"
-    )
+                own = self._padded_masks
+                mask = self._spec.mask_of(seen) if own is None else own[index]
+                self._layout.write(mask, masks[index])
+        all_seen = {OBS: leaves, REWARDS: self._rewards, FLAGS: self._flags}
+        return all_seen if masks is None else {**all_seen, MASKS: masks.astype(np.uint8)}
 
 
 def _batched(space: spaces.Space[Any], count: int) -> spaces.Space[Any]:

@@ -45,6 +45,8 @@ class AgentsVecEnv(VecEnvWrapper):
         self.agents_per_env = space.num_agents
         self.agents = space.agents
         """Names of the agents of one environment, in the order of their rows."""
+        self.group_sizes = space.group_sizes
+        """Of agents with equal spaces, see `AgentsSpace`."""
         self.observation_space = space.agent_observation_space
         self.action_space = space.agent_action_space
         self.obs_spec = space.spec

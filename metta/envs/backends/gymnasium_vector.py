@@ -21,7 +21,7 @@ from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
 from metta.envs.rows.gym_adapter import FiniteCheck, RowArrays
 from metta.envs.vec_env import ObsArrays, RestoreClass, RestoreSupport, StepResult
 from metta.errors import ConfigError, EnvError, StateError
-from metta.spaces import MASK_KEY, obs_spec_of
+from metta.spaces import MASK_KEY, obs_spec_of, without_texts
 
 __all__ = ["GymnasiumVecEnv"]
 
@@ -46,10 +46,10 @@ class GymnasiumVecEnv:
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self._env = env
         self._mode = _autoreset_mode(env)
-        self.observation_space = env.single_observation_space
+        self.observation_space = without_texts(env.single_observation_space)
         self.action_space = env.single_action_space
         check_action_space(self.action_space)
-        self.obs_spec = obs_spec_of(self.observation_space)
+        self.obs_spec = obs_spec_of(env.single_observation_space)
         self.num_rows = env.num_envs
         self.num_groups = 1
         self._order = CallOrder(1)

@@ -5,6 +5,7 @@ Only reading: methods are looked at, and never called.
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -17,6 +18,7 @@ __all__ = [
     "is_aec_env",
     "old_step",
     "parallel_of_aec",
+    "require_parallelizable",
     "require_gym_env",
     "what_it_is",
 ]
@@ -103,13 +105,19 @@ def is_aec_env(env: Any) -> bool:
 
 def parallel_of_aec(env: Any) -> Any:
     """The parallel environment of an AEC one; `EnvError` where agents cannot act at the same time."""
-    if not dict(getattr(env, "metadata", None) or {}).get("is_parallelizable"):
-        raise EnvError(
-            f"{_kind(env)} has PettingZoo's AEC interface: its agents act in turn, and its metadata has no "
-            "is_parallelizable=True; metta trains agents that act at the same time: give a ParallelEnv"
-        )
+    require_parallelizable(_kind(env), getattr(env, "metadata", None) or {})
     conversions = importlib.import_module("pettingzoo.utils.conversions")
     return conversions.aec_to_parallel(env)
+
+
+def require_parallelizable(name: str, metadata: Mapping[str, Any]) -> None:
+    """`EnvError` if the metadata of an AEC environment do not say that its agents may act together."""
+    if not metadata.get("is_parallelizable", False):
+        raise EnvError(
+            f"{name} has PettingZoo's AEC interface: its agents act in turn, and its metadata do not say "
+            "is_parallelizable; metta trains environments of the parallel interface (parallel_env), in "
+            "which all agents act at once: give a ParallelEnv"
+        )
 
 
 def what_it_is(env: Any) -> str:

@@ -13,7 +13,7 @@ from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
 from metta.envs.rows.env_api import checked_reset, require_gym_env
 from metta.errors import EnvError
 from metta.seeding import derive_seed
-from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
+from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of, without_texts
 
 __all__ = [
     "EnvFactory",
@@ -107,9 +107,8 @@ def row_spec_of(env: GymEnv) -> RowSpec:
             f"the environment gives an action mask, but its action space {env.action_space} cannot be "
             f"masked; drop the observation entry {MASK_KEY!r} or use a discrete action space"
         )
-    return RowSpec(
-        env.observation_space, env.action_space, obs_spec, layout if announced else None, probed
-    )
+    space = without_texts(env.observation_space)
+    return RowSpec(space, env.action_space, obs_spec, layout if announced else None, probed)
 
 
 def probe_reset(env: GymEnv) -> dict[str, Any]:

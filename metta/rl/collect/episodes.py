@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metta.envs.vec_env import EPISODE_RETURN
 from metta.rl.collect.buffer import RolloutBuffer
 
 __all__ = ["EpisodeMeter", "EpisodeParts", "cut_episodes"]
@@ -79,7 +80,16 @@ class EpisodeMeter:
         columns = (parts.steps, parts.rows, returns, lengths)
         lost = set(buffer.lost)
         rows_of = zip(*(column.tolist() for column in columns), strict=True)
-        self.last_ended = [row for row in rows_of if not lost or row[:2] not in lost]
+        reported = {
+            (step, row): numbers[EPISODE_RETURN]
+            for step, row, numbers in infos
+            if EPISODE_RETURN in numbers
+        }
+        self.last_ended = [
+            (step, row, reported.get((step, row), summed), length)
+            for step, row, summed, length in rows_of
+            if (step, row) not in lost
+        ]
         stats: dict[str, list[float]] = {
             "episode_return": [episode[2] for episode in self.last_ended],
             "episode_length": [float(episode[3]) for episode in self.last_ended],
@@ -90,6 +100,8 @@ class EpisodeMeter:
         self.num_episodes += len(stats["episode_return"])
         for _, _, numbers in infos:
             for name, value in numbers.items():
+                if name == EPISODE_RETURN:
+                    continue
                 stats.setdefault(f"env/{name}", []).append(value)
         return stats
 

@@ -159,9 +159,7 @@ class Trainer:
     def _build(self, vectorization: Vectorization | None) -> None:
         task = self.curriculum.task
         if self.config.rollout.auto_batch:
-            self.training_config, self.batch_plan = resolve_batch(
-                self.training_config, task
-            )
+            self.training_config, self.batch_plan = resolve_batch(self.training_config, task)
             self.environment_manager.config = self.config
         vecenv = self.environment_manager.create(vectorization)
         self._follow_recipe(vecenv)

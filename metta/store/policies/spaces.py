@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from metta.errors import SpaceError
+from metta.spaces import without_texts
 from metta.untrusted.json_files import brief
 
 __all__ = ["KINDS", "MAX_ELEMENTS", "MAX_NESTING", "MAX_NUMBERS", "describe_space", "space_from"]
@@ -35,7 +36,11 @@ Data = dict[str, Any]
 
 
 def describe_space(space: spaces.Space[Any]) -> Data:
-    """A space as plain data; `SpaceError` if it is of another kind, or beyond the limits."""
+    """A space as plain data; `SpaceError` if it is of another kind, or beyond the limits.
+
+    Texts, which policies do not read, are left out.
+    """
+    space = without_texts(space)
     data = _described(space, 0)
     if space_from(data) != space:
         raise SpaceError(f"{space} cannot be rebuilt from its description as it was")

@@ -220,13 +220,21 @@ def test_real_environments_train_when_they_are_named(num_workers: int) -> None:
 
 
 def test_the_error_says_what_to_do_when_no_such_module_exists() -> None:
-    with pytest.raises(EnvError, match="pip install mpe2"):
+    with pytest.raises(EnvError, match="install what it needs"):
         make_vec_env("pettingzoo:no_such_module")
     with pytest.raises(EnvError, match="not a module with a parallel_env"):
         make_vec_env("pettingzoo:json")
 
 
 class Odd(Party):
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(3) if agent == "early" else spaces.Box(-1, 1, (2,), np.float32)
+
+
+class MaskedOdd(Party):
+    def __init__(self) -> None:
+        super().__init__(masked=True)
+
     def action_space(self, agent: str) -> spaces.Space[Any]:
         return spaces.Discrete(3 if agent == "early" else 4)
 
@@ -245,7 +253,8 @@ class Talkers(Party):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (Odd, "agent 'late' .*need the same spaces"),
+        (Odd, "need actions of one kind"),
+        (MaskedOdd, "agent 'early' .*action masks and texts do not allow"),
         (Nobody, "no possible_agents"),
         (Talkers, "Text"),
     ],

@@ -1,0 +1,1 @@
+"""Environments that other packages bring: found by their ids, and prepared for learning."""
