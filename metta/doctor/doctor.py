@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from metta.agent.factory import as_policy
@@ -45,6 +46,7 @@ _PLAY_STEPS = 3000
 _MIN_PLAY_STEPS = 100
 _SEED = 11
 _MAX_CHOICES, _SHOWN = 256, 6
+_SPACE_WIDTH = 120
 
 
 def check_env(  # noqa: PLR0913  # what is checked, then how: by name
@@ -105,7 +107,8 @@ def _examine(
 ) -> Iterator[Finding]:
     """All findings, in the order of the report; an error of the environment ends them."""
     player = subject.new_player(None)
-    yield Finding("spaces", "ok", f"{player.observation_space} -> {player.action_space}")
+    shown = (_described(space) for space in (player.observation_space, player.action_space))
+    yield Finding("spaces", "ok", " -> ".join(shown))
     inspector = None
     if isinstance(player, RawPlayer):
         inspector = player.inspector = ReplyInspector(player.env)
@@ -121,6 +124,14 @@ def _examine(
     yield from _repeated(subject, player)
     yield from check_speed(recording, config)
     yield from _examine_learner(subject, recording, config, learner, probes=probes)
+
+
+def _described(space: spaces.Space[Any]) -> str:
+    """A space in a few words."""
+    if isinstance(space, spaces.Box):
+        return f"Box{space.shape} {space.dtype}"
+    text = " ".join(str(space).split())
+    return text if len(text) <= _SPACE_WIDTH else f"{text[:_SPACE_WIDTH]}..."
 
 
 def _repeated(subject: Subject, player: Player) -> Iterator[Finding]:
@@ -162,8 +173,14 @@ def _examine_learner(
     choices = _choices(recording)
     if not len(next(iter(choices.values()))):
         return
-    yield from check_wiring(policy, _tensors(choices, policy))
+    is_sound = True
+    for finding in check_wiring(policy, _tensors(choices, policy)):
+        is_sound = is_sound and finding.severity != "fault"
+        yield finding
     if not probes:
+        return
+    if not is_sound:
+        yield Finding("probes", "note", "not run: the network has a fault", cure="mend it first")
         return
     where = ProbeSpaces(
         player.observation_space,

@@ -12,12 +12,13 @@ from metta.train.train_config import AgentConfig
 __all__ = ["check_endings", "check_final_observations", "check_observations", "check_rewards"]
 
 _LARGE_OBSERVATION = 1e3
-_FLOAT32_DIGITS = 1e-6
 _LARGE_REWARD = 1e4
 _SMALL_REWARD = 1e-4
 _SHORTEST_LIMIT = 16
 """Fixed lengths below this are rules of the task rather than time limits."""
 _ROUND = 50
+_MIN_COMPARED, _MAX_COMPARED = 4, 512
+_FEW = 0.3
 
 
 def check_observations(recording: Recording, agent: AgentConfig) -> Iterator[Finding]:
@@ -51,19 +52,7 @@ def check_observations(recording: Recording, agent: AgentConfig) -> Iterator[Fin
 def _scale(key: str, values: np.ndarray, agent: AgentConfig) -> Iterator[Finding]:
     largest, spread = float(np.abs(values).max()), float(values.std())
     shown = f"observation {key!r} reaches {largest:.3g} (deviation {spread:.3g})"
-    per_element = values.reshape(len(values), -1)
-    moving = per_element.std(0)
-    level = np.abs(per_element).max(0)
-    is_lost = (moving > 0) & (moving < _FLOAT32_DIGITS * level)
-    if is_lost.any():
-        yield Finding(
-            "observation scale",
-            "fault",
-            f"{shown}, and {int(is_lost.sum())} of its numbers vary by less than their seventh digit",
-            "metta keeps float observations as float32, in which such changes vanish",
-            "subtract the offset in the environment or a wrapper, e.g. a position relative to the start",
-        )
-    elif largest > _LARGE_OBSERVATION and not agent.normalize_observations:
+    if largest > _LARGE_OBSERVATION and not agent.normalize_observations:
         yield Finding(
             "observation scale",
             "warning",
@@ -241,21 +230,23 @@ def _share_of_starts(recording: Recording) -> float:
 
 
 def _look_like_starts(recording: Recording, cut: list[Ending]) -> bool:
-    """Whether the last step of each jumps further than any other, to where episodes begin."""
+    """Whether each is as close to where episodes begin as these are to each other, and few others are."""
     vectors, starts = recording.vectors, recording.starts
     scale = vectors.reshape(-1, vectors.shape[-1]).std(0)
-    vectors = vectors / np.where(scale > 0, scale, 1.0)
-    jumps = np.linalg.norm(np.diff(vectors, axis=0), axis=-1)[~starts[1:]]
-    firsts = vectors[starts]
-    finals = np.stack([_final(ending) / np.where(scale > 0, scale, 1.0) for ending in cut])
-    before = np.stack([vectors[ending.step, ending.row] for ending in cut])
-    if not len(jumps) or len(firsts) < 3:
+    scale = np.where(scale > 0, scale, 1.0)
+    firsts = vectors[starts][:_MAX_COMPARED] / scale
+    inside = vectors[~starts][:: max(1, (~starts).sum() // _MAX_COMPARED)] / scale
+    finals = np.stack([_final(ending) for ending in cut]) / scale
+    if len(firsts) < _MIN_COMPARED or len(finals) < _MIN_COMPARED or not len(inside):
         return False
-    last_jumps = np.linalg.norm(finals - before, axis=-1)
-    between = np.linalg.norm(firsts[:, None] - firsts[None], axis=-1)
+    between = _distances(firsts, firsts)
     np.fill_diagonal(between, np.inf)
-    room = between.min(1).max() + 1e-9
-    to_first = np.linalg.norm(finals[:, None] - firsts[None], axis=-1).min(1)
-    usual = float(np.quantile(jumps, 0.99))
-    far = np.mean(last_jumps > 1.5 * usual)
-    return bool(far > 0.5 and (to_first <= room).all())
+    room = float(between.min(1).max()) + 1e-6
+    is_close = _distances(finals, firsts).min(1) <= room
+    return bool(is_close.all() and (_distances(inside, firsts).min(1) <= room).mean() < _FEW)
+
+
+def _distances(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Of each of some vectors ``[N, D]`` to each of others ``[M, D]``: ``[N, M]``."""
+    squares = np.square(some).sum(1)[:, None] + np.square(others).sum(1)[None]
+    return np.asarray(np.sqrt(np.maximum(squares - 2 * some @ others.T, 0.0)))

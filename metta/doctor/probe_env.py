@@ -25,16 +25,18 @@ _REACH = 0.5
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """The rules of a probe; each row has a cue, 0 or 1, drawn at the start of its episode."""
+    """The rules of a probe.
+
+    Each episode has a cue, 0 or 1. Its first observation is that of the cue; all others are that of cue 0.
+    """
 
     name: str
     length: int
     """Steps of an episode; then it terminates."""
     judged: int | None
     """The step whose action is judged; its reward comes with the last one. None: the reward is 1."""
-    cue_is_shown: bool
-    """Whether the first observation is that of the cue, and later ones that of cue 0; else the first is
-    that of cue 0 and later ones that of cue 1, and the cue is always 1."""
+    answer: str
+    """What is known about it, in words."""
     masked: bool = False
     """Whether a mask forbids all wrong actions."""
 
@@ -154,15 +156,11 @@ class ProbeVecEnv:
 
     def _begin(self, rows: np.ndarray) -> None:
         cues = self._generator.integers(2, size=self.num_rows)
-        self._cues[rows] = cues[rows] if self.task.cue_is_shown else 1
+        self._cues[rows] = cues[rows]
         self._steps[rows], self._earned[rows] = 0, 0.0
 
     def _show(self, obs_out: ObsArrays) -> None:
-        is_first = self._steps == 0
-        if self.task.cue_is_shown:
-            shown = np.where(is_first, self._cues, 0)
-        else:
-            shown = np.where(is_first, 0, 1)
+        shown = np.where(self._steps == 0, self._cues, 0)
         for key, cues in self._where.cues.items():
             obs_out[key][:] = cues[shown]
 

@@ -22,6 +22,7 @@ _OTHER_MASK_NAMES = (
 """Under these names other libraries look for masks; metta reads `action_mask` only."""
 _METHOD = "action_masks"
 _TOLERANCE = 1e-5
+_FLOAT32_DIGITS = 1e-6
 
 
 class ReplyInspector:
@@ -36,6 +37,8 @@ class ReplyInspector:
         self._count = 0
         self._misfits: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
+        self._ranges: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        """Smallest and largest numbers of each float64 array."""
         self._held: list[tuple[np.ndarray, np.ndarray]] = []
         self._num_changed = 0
         self._odd_flags: set[str] = set()
@@ -52,6 +55,10 @@ class ReplyInspector:
         self._count += 1
         self._num_changed += any(not _same(kept, copy) for kept, copy in self._held)
         self._held = [(leaf, leaf.copy()) for leaf in _arrays(observation)]
+        for number, (leaf, _) in enumerate(self._held):
+            if leaf.dtype == np.float64:
+                low, high = self._ranges.get(number, (leaf, leaf))
+                self._ranges[number] = np.fmin(low, leaf), np.fmax(high, leaf)
         for kind, example in set(_misfits(self._space, observation, "")):
             self._misfits[kind] += 1
             self._examples.setdefault(kind, example)
@@ -63,6 +70,7 @@ class ReplyInspector:
     def findings(self) -> Iterator[Finding]:
         """The verdicts."""
         yield from self._space_findings()
+        yield from self._precision_findings()
         if self._num_changed:
             yield Finding(
                 "observation buffers",
@@ -115,6 +123,20 @@ class ReplyInspector:
             )
         if not self._misfits:
             yield Finding("observation space", "ok", f"{self._count} observations are all in it")
+
+    def _precision_findings(self) -> Iterator[Finding]:
+        for low, high in self._ranges.values():
+            width, level = high - low, np.maximum(np.abs(low), np.abs(high))
+            is_lost = (width > 0) & (width < _FLOAT32_DIGITS * level)
+            if is_lost.any():
+                yield Finding(
+                    "observation precision",
+                    "fault",
+                    f"{int(is_lost.sum())} numbers of about {level[is_lost].max():.3g} vary by "
+                    f"{width[is_lost].max():.3g} only",
+                    "metta keeps observations as float32, in which digits after the seventh vanish",
+                    "subtract the offset in the environment, e.g. give a position relative to the start",
+                )
 
     def _find_other_mask(self, env: GymEnv) -> str:
         if not self._mask_size:
