@@ -49,7 +49,7 @@ _MAX_CHOICES, _SHOWN = 256, 6
 _SPACE_WIDTH = 120
 
 
-def check_env(  # noqa: PLR0913  # what is checked, then how: by name
+def check_env(
     env: Any,
     policy: nn.Module | None = None,
     losses: Sequence[CustomLoss | LossFunction] = (),
@@ -200,9 +200,7 @@ def _copied_policy(given: nn.Module | None, player: Player, config: TrainingConf
             f"the network {type(given).__name__} cannot be copied: {type(error).__name__}: {error}; "
             "keep only parameters, buffers and plain data as its attributes"
         ) from error
-    return as_policy(
-        copied, player.observation_space, player.action_space, config.agent, seed=seed
-    )
+    return as_policy(copied, player.observation_space, player.action_space, config.agent, seed=seed)
 
 
 def _choices(recording: Recording) -> Leaves:

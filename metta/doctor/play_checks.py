@@ -165,7 +165,9 @@ def _merged_because(recording: Recording, time_limit: int | None) -> str:
     longest = max(counts)
     at_limit = [ending for ending in endings if ending.length == longest]
     if longest == time_limit and len(at_limit) > 1:
-        return f"{len(at_limit)} terminated at {longest} steps, the time limit, and none was truncated"
+        return (
+            f"{len(at_limit)} terminated at {longest} steps, the time limit, and none was truncated"
+        )
     needed = 2 if longest % _ROUND == 0 else 3
     nearby = max((counts[length] for length in range(longest - 5, longest)), default=0)
     if longest < _SHORTEST_LIMIT or len(at_limit) < needed or len(at_limit) <= 2 * nearby:
@@ -206,7 +208,9 @@ def check_final_observations(recording: Recording) -> Iterator[Finding]:
             "info['final_obs'] (AutoresetMode.SAME_STEP), or resets in the next step (NEXT_STEP)",
         )
     else:
-        yield Finding("final observation", "ok", f"of {len(cut)} truncated episodes it is their own")
+        yield Finding(
+            "final observation", "ok", f"of {len(cut)} truncated episodes it is their own"
+        )
 
 
 def _final(ending: Ending) -> np.ndarray:

@@ -15,7 +15,16 @@ from metta.envs.vec_env import StepResult, VecEnv
 from metta.errors import EnvError, SpaceError
 from metta.spaces import MASK_KEY, ObsSpec, obs_spec_of
 
-__all__ = ["Inspector", "PlayError", "Player", "RawPlayer", "Seen", "Stepped", "VecPlayer", "draw_actions"]
+__all__ = [
+    "Inspector",
+    "PlayError",
+    "Player",
+    "RawPlayer",
+    "Seen",
+    "Stepped",
+    "VecPlayer",
+    "draw_actions",
+]
 
 Leaves = dict[str, np.ndarray]
 _RESET_VALUES, _STEP_VALUES = 2, 5

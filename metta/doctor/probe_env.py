@@ -53,7 +53,7 @@ class ProbeSpaces:
 
     @property
     def targets(self) -> np.ndarray:
-        """The right continuous action of each cue: ``[2, *shape]``, near the middle and inside the bounds."""
+        """The right continuous action of each cue: ``[2, *shape]``, inside the bounds."""
         space = self.action_space
         assert isinstance(space, spaces.Box)
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
@@ -116,7 +116,9 @@ class ProbeVecEnv:
         self._generator = np.random.default_rng(seeds[0])
         self._begin(np.ones(self.num_rows, np.bool_))
         self._show(obs_out)
-        return self._result(np.zeros(self.num_rows), np.ones(self.num_rows, np.bool_), is_reset=True)
+        return self._result(
+            np.zeros(self.num_rows), np.ones(self.num_rows, np.bool_), is_reset=True
+        )
 
     def send(self, group: int, actions: np.ndarray) -> None:
         """Keep the actions for `recv`."""
@@ -168,7 +170,12 @@ class ProbeVecEnv:
         rows = self.num_rows
         no, yes = np.zeros(rows, np.bool_), np.ones(rows, np.bool_)
         return StepResult(
-            rewards.astype(np.float32), no if is_reset else over, no.copy(), yes, over.copy(), self._mask()
+            rewards.astype(np.float32),
+            no if is_reset else over,
+            no.copy(),
+            yes,
+            over.copy(),
+            self._mask(),
         )
 
     def _mask(self) -> np.ndarray | None:

@@ -78,7 +78,10 @@ def run_probes(patient: Patient) -> Iterator[Finding]:
             outcome = _try(task, patient)
         except ConfigError as error:
             yield Finding(
-                "probes", "note", f"not run: {error}", cure="probe without this loss, or these settings"
+                "probes",
+                "note",
+                f"not run: {error}",
+                cure="probe without this loss, or these settings",
             )
             return
         warned |= set(outcome.warned)
@@ -228,9 +231,13 @@ def _guilty_loss(patient: Patient, passes: Callable[..., bool]) -> str:
     for loss in losses:
         if len(losses) > 1 and passes(losses=[other for other in losses if other is not loss]):
             return f"the loss {loss.label!r}"
-    return f"the loss{'es' if len(losses) > 1 else ''} {', '.join(repr(one.label) for one in losses)}"
+    return (
+        f"the loss{'es' if len(losses) > 1 else ''} {', '.join(repr(one.label) for one in losses)}"
+    )
 
 
 def _with_default_agent(patient: Patient) -> TrainingConfig:
-    agent = AgentConfig(core="lstm" if patient.is_recurrent else "none", normalize_observations=True)
+    agent = AgentConfig(
+        core="lstm" if patient.is_recurrent else "none", normalize_observations=True
+    )
     return dataclasses.replace(patient.config, agent=agent)

@@ -157,9 +157,7 @@ def check_masks(player: Player) -> Iterator[Finding]:
         yield Finding("action mask", "note", "the masks that were seen forbid nothing")
         return
     legal, illegal = legal_effects / max(1, num_legal), illegal_effects / num_illegal
-    shown = (
-        f"allowed actions change what is seen in {legal:.0%} of tries, forbidden ones in {illegal:.0%}"
-    )
+    shown = f"allowed actions change what is seen in {legal:.0%} of tries, forbidden ones in {illegal:.0%}"
     if illegal > 0.5 > legal:
         yield Finding(
             "action mask",

@@ -32,7 +32,9 @@ def check_restore(vec_env: VecEnv) -> Iterator[Finding]:
         "restore class",
         "note" if is_lost else "ok",
         support.describe(),
-        cure="give the environment get_state() and set_state(state), or obey seeds" if is_lost else "",
+        cure="give the environment get_state() and set_state(state), or obey seeds"
+        if is_lost
+        else "",
     )
 
 
@@ -89,7 +91,10 @@ def check_batch(config: TrainingConfig, rows_per_env: int, policy: Policy) -> It
     wanted = None if ppo.minibatch_size is None else ppo.minibatch_size // segment
     sizes = minibatch_sizes(batch // segment, ppo.num_minibatches, wanted)
     smallest = min(sizes) * segment
-    shown = f"{batch:,} steps per rollout, {len(sizes)} minibatches of {smallest} x {ppo.update_epochs} passes"
+    shown = (
+        f"{batch:,} steps per rollout, {len(sizes)} minibatches of {smallest} x "
+        f"{ppo.update_epochs} passes"
+    )
     if smallest < _SMALL_MINIBATCH:
         yield Finding(
             "batch",
