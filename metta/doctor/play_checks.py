@@ -17,6 +17,7 @@ _SMALL_REWARD = 1e-4
 _SHORTEST_LIMIT = 16
 """Fixed lengths below this are rules of the task rather than time limits."""
 _ROUND = 50
+_ENDLESS_STEPS = 500
 _MIN_COMPARED, _MAX_COMPARED = 4, 512
 _FEW = 0.3
 
@@ -138,11 +139,11 @@ def check_endings(recording: Recording, time_limit: int | None) -> Iterator[Find
 def _endless(recording: Recording, time_limit: int | None) -> Finding:
     steps = len(recording.steps)
     if time_limit is not None and time_limit > steps:
-        return Finding(
-            "episodes",
-            "note",
-            f"no episode ended in {steps} steps; they are cut after {time_limit}",
-        )
+        found = f"no episode ended in {steps} steps; they are cut after {time_limit}"
+        return Finding("episodes", "note", found)
+    if steps < _ENDLESS_STEPS:
+        found = f"no episode ended in {steps} steps, which are too few to judge"
+        return Finding("episodes", "note", found)
     return Finding(
         "episodes",
         "warning",
@@ -215,7 +216,7 @@ def check_final_observations(recording: Recording) -> Iterator[Finding]:
 
 def _final(ending: Ending) -> np.ndarray:
     assert ending.final is not None
-    return flat({key: leaf[None] for key, leaf in ending.final.items()})[0]
+    return np.asarray(flat({key: leaf[None] for key, leaf in ending.final.items()})[0])
 
 
 def _are_of_the_next(recording: Recording, cut: list[Ending]) -> bool:

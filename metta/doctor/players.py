@@ -150,8 +150,8 @@ class RawPlayer:
             obs, mask = self._begin()
         else:
             mask = self._mask(observation, info)
-        flags = (np.array([bool(flag)]) for flag in (terminated, truncated, True))
-        return Stepped(obs, mask, rewards, *flags, finals)
+        ends = np.array([bool(terminated)]), np.array([bool(truncated)])
+        return Stepped(obs, mask, rewards, *ends, np.ones(1, np.bool_), finals)
 
     def _begin(self) -> tuple[Leaves, np.ndarray | None]:
         observation, info = self._reset(episode_seed(self._seed, self._episode))

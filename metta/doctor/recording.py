@@ -11,6 +11,7 @@ from metta.doctor.players import Leaves, Player, Seen, Stepped, draw_actions
 __all__ = ["Ending", "Recording", "flat", "record"]
 
 _MAX_NUMBERS = 512
+_ROWS_AT_FULL_LENGTH = 4
 _MAX_BYTES, _MIN_STEPS = 1 << 27, 256
 
 
@@ -84,7 +85,8 @@ def record(player: Player, num_steps: int, seed: int) -> Recording:
     num_steps = min(num_steps, max(_MIN_STEPS, _MAX_BYTES // max(1, player.obs_spec.nbytes)))
     recording = Recording(player, [player.reset(seed)], [], [], [], 0.0)
     lengths = np.zeros(player.num_rows, np.int64)
-    for step in range(-(-num_steps // player.num_rows)):
+    # many rows share the steps, but each must be able to end an episode
+    for step in range(max(-(-num_steps // player.num_rows), num_steps // _ROWS_AT_FULL_LENGTH)):
         actions = draw_actions(player, recording.seen[-1], generator)
         began = time.perf_counter()
         stepped = player.step(actions)

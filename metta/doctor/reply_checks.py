@@ -200,7 +200,7 @@ def _misfits(space: spaces.Space[Any], value: Any, key: str) -> Iterator[tuple[s
 
 
 def _box_misfits(space: spaces.Box, array: np.ndarray, key: str) -> Iterator[tuple[str, str]]:
-    if not np.can_cast(array.dtype, space.dtype or np.float32):
+    if not np.can_cast(array.dtype, space.dtype):
         yield "dtype", f"{key}dtype {array.dtype} instead of {space.dtype}"
     if array.dtype.kind not in "biuf":
         return

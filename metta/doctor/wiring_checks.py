@@ -1,6 +1,6 @@
 """Checks of a network by one pass forward and back: gradients, rows, and what it forgets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ def check_wiring(policy: Policy, obs: Obs) -> Iterator[Finding]:
         yield from _check_forgetting(policy, obs)
 
 
-def _has_gradient(number: Tensor, wanted: list[Tensor]) -> bool:
+def _has_gradient(number: Tensor, wanted: Sequence[Tensor]) -> bool:
     if not number.requires_grad or not wanted:
         return False
     found = torch.autograd.grad(number, wanted, retain_graph=True, allow_unused=True)
