@@ -223,7 +223,14 @@ def _are_of_the_next(recording: Recording, cut: list[Ending]) -> bool:
     """Whether each equals what its row sees next, and observations are not equal all the time."""
     vectors = recording.vectors
     is_next = [np.array_equal(_final(e), vectors[e.step + 1, e.row]) for e in cut]
-    return len(cut) > 2 and all(is_next) and _share_of_starts(recording) < 0.5
+    needed = _needed_endings(recording)
+    return len(cut) >= needed and all(is_next) and _share_of_starts(recording) < 0.5
+
+
+def _needed_endings(recording: Recording) -> int:
+    """More where every episode begins alike: an episode may end there by chance."""
+    firsts = recording.vectors[recording.starts]
+    return _MIN_COMPARED if (firsts != firsts[:1]).any() else 4 * _MIN_COMPARED
 
 
 def _share_of_starts(recording: Recording) -> float:
@@ -242,7 +249,7 @@ def _look_like_starts(recording: Recording, cut: list[Ending]) -> bool:
     firsts = vectors[starts][:_MAX_COMPARED] / scale
     inside = vectors[~starts][:: max(1, (~starts).sum() // _MAX_COMPARED)] / scale
     finals = np.stack([_final(ending) for ending in cut]) / scale
-    if len(firsts) < _MIN_COMPARED or len(finals) < _MIN_COMPARED or not len(inside):
+    if len(firsts) < _MIN_COMPARED or len(finals) < _needed_endings(recording) or not len(inside):
         return False
     between = _distances(firsts, firsts)
     np.fill_diagonal(between, np.inf)

@@ -1,4 +1,18 @@
-"""The doctor finds each planted fault, and names it."""
+"""The doctor finds each planted fault, and names it.
+
+Through `check_env` these run: metta.doctor.doctor,
+metta.doctor.play_checks,
+metta.doctor.players,
+metta.doctor.probe_env,
+metta.doctor.probes,
+metta.doctor.recording,
+metta.doctor.repeat_checks,
+metta.doctor.reply_checks,
+metta.doctor.report,
+metta.doctor.setup_checks,
+metta.doctor.subject,
+metta.doctor.wiring_checks.
+"""
 
 from typing import Any
 

@@ -44,13 +44,13 @@ def test_cause_and_cure_are_shown_when_there_is_a_fault(
 
 
 def test_findings_are_data_when_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["metta.envs.toy:CorridorEnv", "minibatch_size=100", "--json"]
-    assert main(["doctor", *words, *QUICK]) == 1
+    words = ["metta.envs.toy:CorridorEnv", "learning_rate=0.5", "--json"]
+    assert main(["doctor", *words, *QUICK]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["healthy"] is False
-    faults = [finding for finding in report["findings"] if finding["severity"] == "fault"]
-    assert [fault["name"] for fault in faults] == ["batch"]
-    assert all(fault["cause"] and fault["cure"] for fault in faults)
+    found = [finding for finding in report["findings"] if finding["severity"] == "warning"]
+    assert [warning["name"] for warning in found] == ["learning rate"]
+    assert all(warning["cause"] and warning["cure"] for warning in found)
 
 
 def test_lines_of_a_recipe_stand_apart_when_they_are_given() -> None:
