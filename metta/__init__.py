@@ -14,6 +14,7 @@ from metta.lazy import lazy_exports
 if TYPE_CHECKING:
     from metta.agent.factory import make_policy
     from metta.agent.policy import Policy
+    from metta.doctor.doctor import check_env
     from metta.loggers.stats_logger import StatsLogger
     from metta.rl.collect.buffer import RolloutBuffer
     from metta.rl.collect.collector import RolloutCollector
@@ -45,6 +46,7 @@ _HOMES = {
     "TrainerHook": "metta.rl.hooks.base",
     "TrainingCheckpointer": "metta.rl.resume.checkpointer",
     "TrainingConfig": "metta.train.train_config",
+    "check_env": "metta.doctor.doctor",
     "combine_rollouts": "metta.rl.collect.rollout_data",
     "describe_rollout": "metta.rl.collect.rollout_report",
     "load_policy": "metta.store.loaded_policy",
@@ -67,6 +69,7 @@ __all__ = [
     "TrainingCheckpointer",
     "TrainingConfig",
     "__version__",
+    "check_env",
     "combine_rollouts",
     "describe_rollout",
     "load_policy",

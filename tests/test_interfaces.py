@@ -18,6 +18,7 @@ COVERED = [
     "metta.rl.training_state",
     "metta.train.train_config",
     "metta.train.presets",
+    "metta.doctor",
     "metta.testing",
     "metta.profiling",
 ]

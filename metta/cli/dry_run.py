@@ -2,9 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
-
-from torch import Tensor
 
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
@@ -12,13 +9,13 @@ from metta.cli.recipes import recipe_of
 from metta.cli.tables import say, shown_bytes
 from metta.envs.factory import make_vec_env
 from metta.envs.vec_env import VecEnv
-from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.buffer_size import buffer_bytes
 from metta.rl.training_components import resolve_batch
 from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
 from metta.train.layers import Resolved
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["buffer_bytes", "dry_run"]
+__all__ = ["dry_run"]
 
 
 def dry_run(resolved: Resolved) -> int:
@@ -89,24 +86,3 @@ def _memory_lines(config: TrainingConfig, env: VecEnv, policy: Policy) -> Iterat
     yield f"policy:       {parameters:,} parameters, {shown_bytes(weights)}, and as much for gradients"
     yield f"optimizer:    {optimizer.name}, {shown_bytes(moments * weights)}"
     yield f"memory:       {shown_bytes(total)}, without activations, environments and libraries"
-
-
-def buffer_bytes(config: TrainingConfig, env: VecEnv, policy: Policy) -> int:
-    """Bytes of the rollout's tensors, computed from two small buffers: they grow by whole segments."""
-    rollout = config.trainer.rollout
-    segment = min(rollout.bptt_horizon, rollout.horizon) if policy.is_recurrent else 1
-    one, two = (
-        _tensor_bytes(
-            RolloutBuffer(policy, 1, count * segment, mask_size=env.mask_size, bptt_horizon=segment)
-        )
-        for count in (1, 2)
-    )
-    first, each = 2 * one - two, two - one
-    rows = rollout.num_envs * env.num_rows
-    return rows * (first + each * (rollout.horizon // segment))
-
-
-def _tensor_bytes(buffer: RolloutBuffer) -> int:
-    parts: list[Any] = list(vars(buffer).values())
-    parts += [inner for part in parts if isinstance(part, dict) for inner in part.values()]
-    return sum(part.nbytes for part in parts if isinstance(part, Tensor))

@@ -34,6 +34,7 @@ COMMANDS = {
     "stats": "load event logs into a database, and query it",
     "export": "write a policy as ONNX or torch.export file",
     "certify": "kill and resume a set-up, and check that it is exact",
+    "doctor": "find faults of an environment and its settings, with cause and cure",
     "profile": "show how a run spends its time",
     "config": "show or explain the settings of a run",
     "presets": "list the presets",

@@ -4,10 +4,10 @@ import pytest
 from torch import Tensor
 
 from metta.agent.factory import make_policy
-from metta.cli.dry_run import buffer_bytes
 from metta.cli.main import main
 from metta.envs.factory import make_vec_env
 from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.buffer_size import buffer_bytes
 from metta.train.layers import resolve
 
 

@@ -25,6 +25,7 @@ PAGES = [
     "README.md",
     "docs/comparison.md",
     "docs/configuration.md",
+    "docs/doctor.md",
     "docs/evaluation.md",
     "docs/guide.md",
     "docs/hooks.md",
