@@ -8,6 +8,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from metta.errors import ConfigError, RolloutError
+from metta.train.parsing.schema import MAX_INTEGER
 from metta.train.settings import paths_set_by
 from metta.train.train_config import TrainingConfig
 
@@ -15,12 +16,12 @@ __all__ = ["checked_steps", "checked_total", "require_own_count", "require_tenso
 
 
 def checked_total(total_timesteps: Any) -> int:
-    """The steps that ``train`` is asked for: 0 or more."""
+    """The steps that ``train`` is asked for: 1 or more."""
     total = checked_steps(total_timesteps, "train(total_timesteps=...)")
-    if total < 0:
+    if not 1 <= total <= MAX_INTEGER:
         raise ConfigError(
-            f"train(total_timesteps={total}): found a negative number; allowed are whole numbers from 0 "
-            "on, the agent steps to add to this trainer"
+            f"train(total_timesteps={total}): allowed is a whole number from 1 to {MAX_INTEGER:,}, the "
+            "agent steps to add to this trainer"
         )
     return total
 
