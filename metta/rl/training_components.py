@@ -219,13 +219,19 @@ def _parameters(
     policy: Policy, losses: Sequence[CustomLoss], device: torch.device
 ) -> dict[nn.Parameter, None]:
     """The policy's and those of losses that are modules."""
+    name = type(policy.module).__name__
+    if policy.dtype != torch.float32:
+        raise PolicyError(
+            f"the policy module {name} has parameters of {policy.dtype}, and training is in float32; pass "
+            "module.float() (for faster networks there is precision='bfloat16')"
+        )
     modules = [loss.fn for loss in losses if isinstance(loss.fn, nn.Module)]
     extra = [p for module in modules for p in module.to(device).parameters()]
     # a loss may hold the policy itself: each parameter counts once
     found = dict.fromkeys([*policy.parameters(), *extra])
     if not any(parameter.requires_grad for parameter in found):
         raise PolicyError(
-            f"the policy module {type(policy.module).__name__} has {len(found)} parameters, and none can "
+            f"the policy module {name} has {len(found)} parameters, and none can "
             "be trained; keep layers as attributes or in an nn.ModuleList (a plain list hides them), "
             "and do not freeze all of them with requires_grad_(False)"
         )
