@@ -1,4 +1,4 @@
-"""Calls recurrent modules: their state in their own shape for them, as named rows ``[N, ...]`` for metta."""
+"""Calls recurrent modules: with their state as they have it, which metta keeps as rows ``[N, ...]``."""
 
 import inspect
 from collections.abc import Callable
@@ -39,9 +39,10 @@ class RecurrentModule:
 
     Its state is a tensor, or a tuple or dict of tensors, in which one axis counts rows: ``[N, ...]``, or
     ``[layers, N, H]`` as `torch.nn.LSTM` has it. ``forward(obs, state, starts)`` sees whole sequences
-    ``[T, N, ...]`` and forgets where ``starts`` is set; ``forward(obs, state)`` sees one step ``[1, N, ...]``
-    at a time, and what is to be forgotten is replaced before. Without ``initial_state(num_rows)`` it is
-    called once with ``state=None``, and episodes begin with zeros of the shape that comes back.
+    ``[T, N, ...]`` and forgets where ``starts`` is set; ``forward(obs, state)`` sees one step
+    ``[1, N, ...]`` at a time, and what is to be forgotten is replaced before. Without
+    ``initial_state(num_rows)`` it is called once with ``state=None``, and episodes begin with zeros of the
+    shape that comes back.
     """
 
     def __init__(self, module: nn.Module, inputs: Callable[[int], Any]) -> None:
@@ -139,8 +140,8 @@ def _named(own: Any) -> State:
         parts = {str(number): part for number, part in enumerate(own)}
     if parts is None or not all(isinstance(part, Tensor) for part in parts.values()):
         raise PolicyError(
-            f"the policy module has a {type(own).__name__} as its state; allowed is a tensor, or a tuple or "
-            "a dict of tensors"
+            f"the policy module has a {type(own).__name__} as its state; allowed is a tensor, or a "
+            "tuple or a dict of tensors"
         )
     return parts
 

@@ -92,7 +92,9 @@ def test_rows_forget_and_carry_their_state_when_a_users_module_is_recurrent(net:
     torch.testing.assert_close(state, whole.state, rtol=0, atol=1e-6)
     alone = policy({"obs": obs["obs"][3:, 1:2]}, policy.initial_state(1), starts[3:, 1:2])
     torch.testing.assert_close(alone.dist_params[:, 0], whole.dist_params[3:, 1], rtol=0, atol=1e-6)
-    assert not torch.equal(whole.dist_params[3, 0], policy({"obs": obs["obs"][3:4]}).dist_params[0, 0])
+    assert not torch.equal(
+        whole.dist_params[3, 0], policy({"obs": obs["obs"][3:4]}).dist_params[0, 0]
+    )
 
 
 def test_both_ways_of_forgetting_give_the_same_numbers() -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "check_rollout",
     "collected_columns",
     "combine_rollouts",
+    "empty_rollout",
     "is_empty_rollout",
     "num_valid",
 ]
@@ -41,6 +42,12 @@ def collected_columns(rollout: RolloutBuffer | Mapping[str, Tensor]) -> dict[str
             "RolloutCollector.collect or PPOTrainer.collect_rollouts"
         )
     return dict(columns)
+
+
+def empty_rollout(num_rows: int) -> Rollout:
+    """A rollout of no steps."""
+    names = ("rewards", "values", "log_probs", "advantages", "returns")
+    return Rollout({name: torch.zeros(0, num_rows) for name in names})
 
 
 def required_columns(policy: Policy) -> list[str]:
