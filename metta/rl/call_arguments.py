@@ -123,9 +123,9 @@ def named_policy(policy: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[st
     if policy in names:
         return None, {**names[policy], **settings}
     raise PolicyError(
-        f"there is no policy {policy!r}{did_you_mean(policy, names).rstrip("?")}; give an nn.Module, a Policy, None "
-        f"for the default agent, or one of {', '.join(names)}; the environment is the second argument: "
-        "PPOTrainer(None, 'CartPole-v1')"
+        f"there is no policy {policy!r}; give an nn.Module, a Policy, None for a default agent, or one of "
+        f"{', '.join(names)}; the environment is the second argument: PPOTrainer(None, 'CartPole-v1')"
+        f"{did_you_mean(policy, names)}"
     )
 
 

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
-from metta.envs.factory import make_vec_env
+from metta.envs.factory import make_vec_env, row_bytes
 from metta.envs.vec_env import VecEnv, agents_per_env
 from metta.errors import ConfigError, PolicyError
 from metta.rl.collect.buffer import RolloutBuffer
@@ -48,9 +47,6 @@ __all__ = [
     "make_experience",
     "resolve_batch",
 ]
-
-_ROW_NUMBERS_BYTES = 64
-"""Rewards, flags, values and the like of one row and step, rounded up."""
 
 
 @dataclass
@@ -285,8 +281,7 @@ def resolve_batch(
     was_set = changed_paths(config) | paths_set_by(settings)
     probe = make_vec_env(env, env_kwargs=env_kwargs)
     try:
-        actions = int(np.prod(probe.action_space.shape or (1,)))
-        row_bytes = probe.obs_spec.nbytes + probe.mask_size + 8 * actions + _ROW_NUMBERS_BYTES
-        return plan_config(config, was_set, agents_per_env=probe.num_rows, row_bytes=row_bytes)
+        rows, size = probe.num_rows, row_bytes(probe)
+        return plan_config(config, was_set, agents_per_env=rows, row_bytes=size)
     finally:
         probe.close()
