@@ -1,4 +1,4 @@
-"""Bad inputs of real users through every door: a typed error that says what to change, never a traceback."""
+"""Bad inputs of real users through every door: typed errors that say what to change, no tracebacks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "minibatches that do not divide": (["train", "CartPole-v1", "batch_size=100"], "try minibatch"),
     "groups that do not divide": (["train", "num_envs=8", "num_groups=3"], "try num_envs=9"),
     "more workers than environments": (["train", "num_workers=64"], "num_workers=64"),
-    "more than any machine": (["train", "num_envs=2000000000"], "lower one of them"),
+    "more than any machine": (["train", "num_envs=2000000000"], "lower num_envs or horizon"),
     "a group as a value": (["train", "ppo=3"], "allowed is a group of settings"),
     "an ambiguous name": (["train", "schedule_end=0.5"], "write which"),
     "two presets": (["train", "cartpole", "grid"], "the preset already"),
