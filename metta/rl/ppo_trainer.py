@@ -220,7 +220,7 @@ class PPOTrainer(FamiliarCalls):
         refuse_arguments(
             "train", others, ["total_timesteps", "hooks", "on_epoch_end", "progress_bar"]
         )
-        default = self.config.trainer.total_timesteps
+        default, given = self.config.trainer.total_timesteps, checked_hooks(hooks)
         total = checked_total(default if total_timesteps is None else total_timesteps)
         state, registry = self.state, self.components.hooks
         if self._calls_to_skip:
@@ -232,7 +232,7 @@ class PPOTrainer(FamiliarCalls):
         self._continues_call = False
         state.stop_reason = None  # a stop that was asked for ended the call before
         names: list[str] = []
-        added = [*self._saving_hooks(), *checked_hooks(hooks)]
+        added = [*self._saving_hooks(), *given]
         if self.progress_bar if progress_bar is None else progress_bar:
             added.append(MetricsHook(config=self.config.trainer.logging, total_timesteps=total))
         try:

@@ -99,7 +99,13 @@ class Net(nn.Module):
 
 
 def trainer(**settings: Any) -> PPOTrainer:
-    given = {"hidden_size": 4, "horizon": 8, "num_envs": 2, "verbose": False} | settings
+    given = {
+        "hidden_size": 4,
+        "horizon": 8,
+        "num_envs": 2,
+        "verbose": False,
+        "driver": "eager",
+    } | settings
     return PPOTrainer(None, CorridorEnv, **given)
 
 
