@@ -14,9 +14,12 @@ from metta.agent.policy import Policy
 from metta.errors import PolicyError
 from metta.seeding import derive_seed
 from metta.spaces import ObsSpec, obs_spec_of
+from metta.train.machine import require_memory
 from metta.train.train_config import AgentConfig
 
 __all__ = ["as_policy", "build_network", "make_policy"]
+
+_FLOAT_BYTES = 4
 
 Builder = Callable[[ObsSpec, ActionSpec, AgentConfig], nn.Module]
 
@@ -46,6 +49,7 @@ def build_network(
 ) -> nn.Module:
     """The network of the agent that `config` names, with weights that depend on `seed` alone."""
     recurrent = config.core != "none" or config.name in CORES
+    _require_room(config, is_recurrent=recurrent)
     builder: Builder = RecurrentActorCritic if recurrent else ActorCritic
     spec, action_spec = (
         obs_spec_of(observation_space),
@@ -55,6 +59,17 @@ def build_network(
         # the CPU's generator alone: torch.manual_seed would also reseed GPUs, which are not forked
         torch.default_generator.manual_seed(derive_seed(seed, "weights"))
         return builder(spec, action_spec, config)
+
+
+def _require_room(config: AgentConfig, *, is_recurrent: bool) -> None:
+    """Refuse a network that no memory holds: hidden layers, their gradients and Adam's two moments."""
+    size, layers = config.hidden_size, config.num_layers
+    weights = size * (layers + size * (layers - 1 + 8 * is_recurrent))
+    require_memory(
+        4 * _FLOAT_BYTES * weights,
+        f"a network of hidden_size={size:,} and num_layers={layers:,}",
+        "lower one of them (64 and 2 are usual)",
+    )
 
 
 def as_policy(

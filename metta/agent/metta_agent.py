@@ -5,7 +5,7 @@ from typing import Any
 
 from metta.agent.factory import build_network
 from metta.agent.policy import Policy
-from metta.errors import PolicyError
+from metta.errors import ConfigError, PolicyError
 from metta.train.train_config import AgentConfig, TrainerConfig, TrainingConfig
 
 __all__ = ["MettaAgent", "PolicyAgent"]
@@ -20,20 +20,33 @@ class MettaAgent(Policy):
         policy = MettaAgent(env, system_cfg, agent_cfg)
 
     `env` is a gymnasium environment (single or vector) or a `VecEnv`. `system_cfg` is a `TrainerConfig`
-    or a mapping, of which `seed` and `device` count; `agent_cfg` is an `AgentConfig` or a mapping.
+    or a mapping, of which `seed` and `device` count; `agent_cfg` is an `AgentConfig` or a mapping. A whole
+    `TrainingConfig` may be either, or both if only one is given.
     """
 
     def __init__(
         self,
         env: Any,
-        system_cfg: TrainerConfig | Mapping[str, Any] | None = None,
-        agent_cfg: AgentConfig | Mapping[str, Any] | None = None,
+        system_cfg: TrainerConfig | TrainingConfig | Mapping[str, Any] | None = None,
+        agent_cfg: AgentConfig | TrainingConfig | Mapping[str, Any] | None = None,
     ) -> None:
+        if isinstance(system_cfg, TrainingConfig):
+            agent_cfg = system_cfg.agent if agent_cfg is None else agent_cfg
+            system_cfg = system_cfg.trainer
+        if isinstance(agent_cfg, TrainingConfig):
+            system_cfg = agent_cfg.trainer if system_cfg is None else system_cfg
+            agent_cfg = agent_cfg.agent
         if isinstance(agent_cfg, Mapping):
             agent_cfg = TrainingConfig.from_dict({"agent": dict(agent_cfg)}).agent
         if isinstance(system_cfg, Mapping):
             known = {k: v for k, v in system_cfg.items() if k in ("seed", "device")}
             system_cfg = TrainerConfig(**known)
+        for given, kind in ((system_cfg, TrainerConfig), (agent_cfg, AgentConfig)):
+            if not isinstance(given, kind | None):
+                raise ConfigError(
+                    f"MettaAgent(env, system_cfg, agent_cfg): found a {type(given).__name__} where a "
+                    f"{kind.__name__}, a TrainingConfig or a mapping of settings is wanted"
+                )
         agent, system = agent_cfg or AgentConfig(), system_cfg or TrainerConfig()
         # a gymnasium vector environment keeps the space of one row apart
         observation_space, action_space = (

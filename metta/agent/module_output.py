@@ -11,26 +11,34 @@ __all__ = ["read_output", "require_shapes"]
 
 _ACCEPTED = (
     "(logits, value), a dict with 'action_logits' and 'value', or a PolicyOutput; a recurrent module "
-    "has initial_state(num_rows), is called as module(obs, state, starts) and returns its new state: "
-    "in the dict as 'state', or in the PolicyOutput"
+    "takes (obs, state) or (obs, state, starts) and returns its new state: (logits, value, state), in "
+    "the dict as 'state', or in the PolicyOutput"
 )
 
 
 def read_output(raw: Any) -> PolicyOutput:
-    """A module's output as a `PolicyOutput`; anything metta cannot read is a `PolicyError`."""
+    """A module's output as a `PolicyOutput`, with its state as the module has it.
+
+    Anything metta cannot read is a `PolicyError`.
+    """
     output = None
     if isinstance(raw, PolicyOutput):
-        output = PolicyOutput(raw[0], raw[1], raw.state or {}, raw.extras or {})
-    elif isinstance(raw, tuple) and len(raw) == 2:
-        output = PolicyOutput(*raw, {}, {})
+        output = PolicyOutput(raw[0], raw[1], _state(raw.state), raw.extras or {})
+    elif isinstance(raw, tuple) and len(raw) in (2, 3):
+        output = PolicyOutput(raw[0], raw[1], _state(raw[2] if len(raw) == 3 else None), {})
     elif isinstance(raw, dict) and {"action_logits", "value"} <= raw.keys():
         extras = {k: v for k, v in raw.items() if k not in ("action_logits", "value", "state")}
-        output = PolicyOutput(raw["action_logits"], raw["value"], raw.get("state") or {}, extras)
-    if output is not None and isinstance(output[0], Tensor) and isinstance(output[1], Tensor):
+        output = PolicyOutput(raw["action_logits"], raw["value"], _state(raw.get("state")), extras)
+    kinds = (Tensor, Tensor, Tensor | tuple | list | dict)
+    if output is not None and all(map(isinstance, output, kinds)):
         return output
     raise PolicyError(
         f"the policy module returned {_describe(raw)}, which metta cannot read; return {_ACCEPTED}"
     )
+
+
+def _state(given: Any) -> Any:
+    return {} if given is None else given
 
 
 def require_shapes(output: PolicyOutput, lead: tuple[int, ...], state: State) -> None:

@@ -14,6 +14,7 @@ from metta.agent.evaluation_mode import evaluating
 from metta.agent.module_output import read_output, require_shapes
 from metta.agent.normalizers import ObsNormalizer, ReturnNormalizer
 from metta.agent.output import Obs, PolicyOutput, State
+from metta.agent.recurrent_module import RecurrentModule, is_recurrent_module
 from metta.errors import PolicyError
 from metta.spaces import ObsSpec, obs_spec_of
 from metta.stateful import digest_of
@@ -31,7 +32,8 @@ class Policy(nn.Module):
         output = policy(obs, policy.initial_state(N), starts)     # [T, N, ...] in, [T, N, ...] out
 
     The module sees observations in the nesting of their space, with float (or for discrete values
-    int64) leaves ``[B, ...]``; a recurrent one sees ``[T, N, ...]``. Pixels arrive as 0..255.
+    int64) leaves ``[B, ...]``; a recurrent one sees ``[T, N, ...]`` (`RecurrentModule` describes it).
+    Pixels arrive as 0..255.
     """
 
     state_name = "policy"
@@ -50,7 +52,8 @@ class Policy(nn.Module):
         self.observation_space, self.action_space = observation_space, action_space
         self.obs_spec: ObsSpec = obs_spec_of(observation_space)
         self.action_spec: ActionSpec = action_spec_of(action_space, squash=config.squash)
-        self.is_recurrent = hasattr(module, "initial_state")
+        self.is_recurrent = is_recurrent_module(module)
+        self._recurrent: RecurrentModule | None = None
         self.precision = torch.float32
         # one float parameter, for device and type; in a list, so that it is not registered twice
         floats = (p for p in module.parameters() if p.dtype.is_floating_point)
@@ -82,10 +85,9 @@ class Policy(nn.Module):
 
     def initial_state(self, num_rows: int) -> State:
         """State of rows that have seen nothing, ``[N, ...]``; ``{}`` for feed-forward policies."""
-        if not self.is_recurrent:
+        if self._recurrent is None:
             return {}
-        state: State = self.module.initial_state(num_rows)  # type: ignore[operator]  # reason: nn.Module attributes are typed Tensor | Module
-        return state
+        return self._recurrent.initial_state(num_rows, self.device)
 
     def forward(
         self, obs: Obs, state: State | None = None, starts: Tensor | None = None
@@ -109,13 +111,18 @@ class Policy(nn.Module):
         """Observation leaves as the module sees them: float or int64, normalised."""
         return {key: self._prepare(key, leaf) for key, leaf in obs.items()}
 
-    def _call(self, inputs: Obs, state: State, starts: Tensor | None) -> Any:
-        seen = self.obs_spec.nest(inputs)
-        arguments = (seen, state, starts) if self.is_recurrent else (seen,)
+    def _call(self, inputs: Obs, state: State, starts: Tensor | None) -> PolicyOutput:
         if self.precision == torch.float32:
-            return self.module(*arguments)
+            return self._output(inputs, state, starts)
         with torch.autocast(self.device.type, dtype=self.precision):
-            return self.module(*arguments)
+            return self._output(inputs, state, starts)
+
+    def _output(self, inputs: Obs, state: State, starts: Tensor | None) -> PolicyOutput:
+        nest = self.obs_spec.nest
+        if self._recurrent is None:
+            return read_output(self.module(nest(inputs)))
+        assert starts is not None, "forward gives them"
+        return self._recurrent(inputs, nest, state, starts)
 
     def _prepare(self, key: str, leaf: Tensor) -> Tensor:
         spec = self._leaf_specs[key]
@@ -125,8 +132,8 @@ class Policy(nn.Module):
         leaf = leaf.to(self.dtype)
         return leaf if self.obs_normalizer is None else self.obs_normalizer(key, leaf)
 
-    def _finish(self, raw: Any, lead: tuple[int, ...]) -> PolicyOutput:
-        params, value, state, extras = read_output(raw)
+    def _finish(self, output: PolicyOutput, lead: tuple[int, ...]) -> PolicyOutput:
+        params, value, state, extras = output
         params, value = _full_precision(params), _full_precision(value)
         if not self.is_recurrent:
             params = params.unflatten(0, lead)
@@ -218,12 +225,7 @@ class Policy(nn.Module):
 
     def _probe(self) -> PolicyOutput:
         lead: tuple[int, ...] = (_PROBED_STEPS, _PROBED_ROWS)
-        obs = {
-            key: torch.from_numpy(leaf).to(self.device)
-            for key, leaf in self.obs_spec.zeros(*lead).items()
-        }
-        for key in self._start_names:
-            obs[key] = obs[key] + self._start_of(key)
+        obs = self._probed_obs(*lead)
         inputs = self.prepare(obs)
         if not self.is_recurrent:
             lead = (_PROBED_STEPS * _PROBED_ROWS,)
@@ -231,14 +233,14 @@ class Policy(nn.Module):
         starts = torch.ones(lead, dtype=torch.bool, device=self.device)
         try:
             with torch.no_grad(), evaluating(self):
+                if self.is_recurrent:
+                    self._recurrent = RecurrentModule(self.module, self._probed_inputs)
                 state = self.initial_state(_PROBED_ROWS)
-                if not isinstance(state, dict):
-                    raise TypeError(
-                        f"initial_state returned a {type(state).__name__}, not a dict of tensors"
-                    )
                 given = [*obs.values(), *state.values()]
                 versions = [tensor._version for tensor in given]
-                raw = self._call(inputs, state, starts)
+                output = self._call(inputs, state, starts)
+        except PolicyError:
+            raise
         except Exception as error:
             raise PolicyError(
                 f"the policy module failed on zero observations of the space "
@@ -250,9 +252,18 @@ class Policy(nn.Module):
                 "the policy module changes its observation or state in place, which would rewrite the "
                 "rollout it learns from; use operations that return new tensors"
             )
-        output = read_output(raw)
         require_shapes(output, lead, state)
         return output
+
+    def _probed_obs(self, num_steps: int, num_rows: int) -> Obs:
+        """The smallest observations ``[T, N, ...]``."""
+        zeros = self.obs_spec.zeros(num_steps, num_rows)
+        obs = {key: torch.from_numpy(leaf).to(self.device) for key, leaf in zeros.items()}
+        return obs | {key: obs[key] + self._start_of(key) for key in self._start_names}
+
+    def _probed_inputs(self, num_rows: int) -> Any:
+        """One step of them, as a recurrent module sees it."""
+        return self.obs_spec.nest(self.prepare(self._probed_obs(1, num_rows)))
 
 
 def _full_precision(tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The arguments of a command: a preset, files and settings. Slow imports wait until they are resolved."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ __all__ = [
     "DEFAULT_PRESET",
     "ARGUMENTS_HELP",
     "Arguments",
-    "join_dotted",
+    "join_settings",
     "resolve_arguments",
     "sort_arguments",
 ]
@@ -31,6 +31,7 @@ ARGUMENTS_HELP = (
 """Help of the arguments."""
 
 _DOTTED = re.compile(r"--[A-Za-z_][\w-]*\.[\w.-]+(?:=|$)")
+_BOOLEANS = ("true", "false", "yes", "no", "on", "off", "0", "1")
 _SETTING = re.compile(r"[\w.-]+=")
 _FILES = (".yaml", ".yml")
 
@@ -43,22 +44,52 @@ class Arguments(NamedTuple):
     settings: list[str]
 
 
-def join_dotted(arguments: Sequence[str]) -> list[str]:
-    """Dotted options as settings, written ``--ppo.clip-coef 0.1`` or ``--ppo.clip-coef=0.1``."""
-    return list(_joined(iter(arguments)))
+def join_settings(arguments: Sequence[str], options: Container[str] = ()) -> list[str]:
+    """Settings that are written as options: ``--lr 1e-3``, ``--ppo.clip-coef=0.1``, ``--no-anneal-lr``.
+
+    `options` are the command's own, which stay as they are. A switch without a value is on.
+    """
+    return list(_joined(list(arguments), options))
 
 
-def _joined(arguments: Iterator[str]) -> Iterator[str]:
-    for word in arguments:
-        if not _DOTTED.match(word):
+def _joined(words: list[str], options: Container[str]) -> Iterator[str]:
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        name = option[2:].replace("-", "_")
+        if option in options or not option.startswith("--") or not _is_setting(option, name):
             yield word
             continue
-        name, equals, value = word[2:].partition("=")
-        if not equals:
-            value = next(arguments, "--")
-            if value.startswith("--"):
-                raise ConfigError(f"{word} needs a value, e.g. {word} 1 or {word}=1")
-        yield f"{name.replace('-', '_')}={value}"
+        following = words[0] if words else "--"
+        if equals:
+            yield f"{name}={value}"
+        elif name.startswith("no_") and _is_switch(name[3:]):
+            yield f"{name[3:]}=false"
+        elif _is_switch(name) and following.lower() not in _BOOLEANS and not following.isdigit():
+            yield f"{name}=true"
+        elif following.startswith("--"):
+            raise ConfigError(f"{word} needs a value, e.g. {word} 1 or {word}=1")
+        else:
+            yield f"{name}={words.pop(0)}"
+
+
+def _is_setting(option: str, name: str) -> bool:
+    """Whether an option that the command does not have is a setting, of metta or of another library."""
+    from metta.train.foreign_names import FOREIGN_NAMES
+    from metta.train.settings import setting_paths
+
+    if _DOTTED.match(option):
+        return True
+    known = {*setting_paths(), *FOREIGN_NAMES}
+    return name in known or (name.startswith("no_") and _is_switch(name[3:]))
+
+
+def _is_switch(name: str) -> bool:
+    from metta.train.foreign_names import SWITCHES
+    from metta.train.settings import leaf_at, setting_paths
+
+    path = setting_paths().get(name)
+    return name in SWITCHES or (path is not None and leaf_at(path).kind is bool)
 
 
 def sort_arguments(words: Sequence[str]) -> Arguments:

@@ -12,7 +12,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from metta import __version__
-from metta.cli.arguments import join_dotted
+from metta.cli.arguments import join_settings
 from metta.cli.lost_console import tolerate_lost_console
 from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError, did_you_mean
@@ -72,7 +72,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         if given and given[0] not in COMMANDS and not given[0].startswith("-"):
             parser.error(f"there is no command {given[0]!r}{did_you_mean(given[0], COMMANDS)}")
-        given = join_dotted(given)
+        given = _with_settings(parser, given)
     except ConfigError as error:
         parser.error(str(error))
     options, rest = parser.parse_known_args(given)
@@ -101,6 +101,15 @@ def build_parser(needed: Container[str] = COMMANDS) -> argparse.ArgumentParser:
     return parser
 
 
+def _with_settings(parser: argparse.ArgumentParser, given: list[str]) -> list[str]:
+    """The arguments with settings as ``name=value``, where the command takes settings."""
+    commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    own = commands.choices.get(given[0]) if given else None
+    if own is None or not any(action.dest == "words" for action in own._actions):
+        return given
+    return join_settings(given, own._option_string_actions)
+
+
 def _module(command: str) -> ModuleType:
     return importlib.import_module(f"metta.cli.commands.{command}")
 
@@ -124,8 +133,6 @@ def _hint_for(word: str) -> str:
     from metta.train.settings import setting_paths
 
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    if name in setting_paths():
-        return f"; write {name}=VALUE"
     return f"; settings are written name=value{did_you_mean(name, setting_paths())}"
 
 

@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import tracemalloc
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import VectorEnv
 
 from metta.curriculum import Task
@@ -35,10 +37,11 @@ from metta.envs.workers.supervision import OnEnvError
 from metta.errors import ConfigError, EnvError, MettaWarning
 from metta.secrets import resolve_all
 from metta.seeding import derive_seed
+from metta.train.machine import require_memory
 from metta.train.train_config import RolloutConfig
 from metta.train.wrappers import checked_wrappers
 
-__all__ = ["EnvLike", "configured_vec_env", "make_vec_env", "row_seeds"]
+__all__ = ["EnvLike", "configured_vec_env", "make_vec_env", "row_bytes", "row_seeds"]
 
 EnvLike = (
     str
@@ -53,6 +56,10 @@ EnvLike = (
 
 _DEFAULTS = RolloutConfig()
 _NUM_SEEDS = 1 << 31
+_ROW_NUMBERS_BYTES = 64
+"""Rewards, flags, values and the like of one row and step, rounded up."""
+_MANY_ENVS = 4096
+_PROBED_ENVS = 8
 
 
 def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers are watched: by name
@@ -219,7 +226,8 @@ def configured_vec_env(
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Any] = (),
 ) -> VecEnv:
-    """The environment that a configuration asks for, to learn from."""
+    """The environment that a configuration asks for, to learn from; refused if memory is too small."""
+    _require_room(env, rollout, {"env_kwargs": env_kwargs, "wrappers": wrappers})
     made = make_vec_env(
         env,
         num_envs=rollout.num_envs,
@@ -242,6 +250,37 @@ def configured_vec_env(
     tasks = _tasks_of(env, env_kwargs or {})
     is_clipped = tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks)
     return ClippedRewards(made) if is_clipped else made
+
+
+def _require_room(env: Any, rollout: RolloutConfig, options: dict[str, Any]) -> None:
+    """Refuse many environments before they are made, by the memory that a few take."""
+    count, horizon = rollout.num_envs, rollout.horizon
+    first = env[0] if isinstance(env, list | tuple) and env else env
+    if count <= _MANY_ENVS or not (isinstance(first, str | Task) or callable(env)):
+        return
+    taken, row_size = [], 0
+    for few in (1, 1, 1 + _PROBED_ENVS):  # the first pays for what is loaded once
+        tracemalloc.start()
+        try:
+            made = make_vec_env(env, num_envs=few, **options)
+            taken.append(tracemalloc.get_traced_memory()[0])
+            row_size = row_bytes(made) * made.num_rows // few
+            made.close()
+        finally:
+            tracemalloc.stop()
+    own = max(0, taken[2] - taken[1]) // _PROBED_ENVS
+    require_memory(
+        count * (own + horizon * row_size),
+        f"num_envs={count:,} ({own:,} bytes for each environment, {horizon * row_size:,} for its "
+        f"{horizon} steps of a rollout)",
+        "lower num_envs or horizon",
+    )
+
+
+def row_bytes(env: VecEnv) -> int:
+    """What one row and step takes in a rollout: observation, mask, action and about ten numbers."""
+    actions = int(np.prod(env.action_space.shape or (1,)))
+    return env.obs_spec.nbytes + env.mask_size + 8 * actions + _ROW_NUMBERS_BYTES
 
 
 def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:

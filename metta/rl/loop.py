@@ -1,5 +1,6 @@
 """THE loop: collect, learn, count, tell the hooks, and stop when asked."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from metta.errors import PolicyError, RolloutError
+from metta.errors import MettaWarning, PolicyError, RolloutError
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.hooks.registry import HookRegistry
 from metta.rl.training_components import TrainingComponents
@@ -24,6 +25,7 @@ __all__ = [
     "run_epoch",
     "run_training",
     "save_requested",
+    "warn_when_silent",
 ]
 
 EpochFunction = Callable[
@@ -32,6 +34,9 @@ EpochFunction = Callable[
 """One epoch: collects, learns, raises `agent_step`, and returns metrics."""
 
 EpochListener = Callable[[TrainerState, dict[str, float]], None]
+
+_SILENT_STEPS = 10_000
+"""Agent steps after which a run without any ended episode warns."""
 
 _MAX_IDLE_EPOCHS = 100
 """Epochs in a row without a step; a few happen where every row only resets."""
@@ -246,3 +251,14 @@ def save_requested(state: TrainerState, hooks: HookRegistry) -> None:
         if checkpoint is not None:
             hooks.fire("on_checkpoint", checkpoint=checkpoint)
             request.write(checkpoint)
+
+
+def warn_when_silent(state: TrainerState, num_episodes: int) -> None:
+    """Warn the caller's caller if no episode has ended after many steps."""
+    if num_episodes == 0 and state.agent_step >= _SILENT_STEPS:
+        warnings.warn(
+            f"no episode ended in {state.agent_step:,} steps, so there is no return to "
+            "report; does the environment need a time limit (max_episode_steps)?",
+            MettaWarning,
+            stacklevel=3,
+        )

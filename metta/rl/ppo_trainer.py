@@ -20,14 +20,18 @@ from metta.envs.factory import configured_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import CheckpointError, ConfigError, MettaWarning
 from metta.rl.call_arguments import (
+    checked_hooks,
     checked_steps,
     checked_total,
-    require_own_count,
-    require_tensors,
+    refuse_arguments,
+    require_trainer,
+    rollout_of,
 )
 from metta.rl.collect.buffer import RolloutBuffer
-from metta.rl.collect.rollout_data import is_empty_rollout, num_valid
+from metta.rl.collect.rollout_data import empty_rollout, is_empty_rollout, num_valid
+from metta.rl.familiar_calls import FamiliarCalls
 from metta.rl.hooks.checkpoint import CheckpointHook
+from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
 from metta.rl.learn.numerics import NumericsPlan
 from metta.rl.learn.update_log import LOSS_NAMES
@@ -38,7 +42,9 @@ from metta.rl.loop import (
     learn_from_rollout,
     run_epoch,
     run_training,
+    warn_when_silent,
 )
+from metta.rl.own_settings import checked_parts
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
@@ -52,23 +58,18 @@ from metta.rollout import Rollout
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import MANIFEST_FILE, new_run_id, read_checkpoint
 from metta.store.policy_store import path_of
-from metta.store.rollout_file import load_rollout
 from metta.store.run_directory import RunDirectory
 from metta.train.advice import FOR_CHECKPOINT_DIR, FOR_LOAD
 from metta.train.batch_sizing import BatchPlan
 from metta.train.changes import plain_settings
 from metta.train.recipes import Applied
-from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 from metta.versions import library_versions
 
 __all__ = ["PPOTrainer"]
 
-_SILENT_STEPS = 10_000
-"""Agent steps after which a run without any ended episode warns."""
 
-
-class PPOTrainer:
+class PPOTrainer(FamiliarCalls):
     """PPO on an environment, with its phases apart.
 
         trainer = PPOTrainer(None, "CartPole-v1", learning_rate=1e-3)
@@ -76,12 +77,15 @@ class PPOTrainer:
         metrics = trainer.learn(data)              # never touches the environment
         history = trainer.train(total_timesteps=100_000)
 
-    `policy` is any `nn.Module` that `Policy` understands, a `Policy`, or None for a default agent.
+    `policy` is any `nn.Module` that `Policy` understands, a `Policy`, None for a default agent, or the name
+    of a built-in one (``lstm``, ``MlpPolicy``).
     `env` is a gymnasium id, an environment, a factory, a list of factories, a vector environment, or a
     `Curriculum` of tasks.
     Settings go by any usual name (``learning_rate``, ``n_epochs``, ``clip_range``, ...); those that are
     not given follow from the environment (`metta.train.recipes`), or with ``recipe="none"`` from the
-    defaults of `TrainingConfig`. Subclasses may override either phase and add columns to the data.
+    defaults of `TrainingConfig`. Those that only a run acts on (evaluation, logs) are refused, and warned
+    of in a `config`. Subclasses may override either phase and add columns to the data. `progress_bar` shows
+    progress in `train`, on terminals, in notebooks and in logs.
 
     With a `checkpoint_dir`, `train` saves there at intervals, and a new trainer resumes the newest
     checkpoint of a run with the same settings: a script that was stopped is simply run again, and resumes
@@ -90,17 +94,18 @@ class PPOTrainer:
 
     def __init__(
         self,
-        policy: nn.Module | None,
-        env: Any,
+        policy: nn.Module | str | None = None,
+        env: Any = None,
         *,
-        config: TrainingConfig | None = None,
+        config: TrainingConfig | Mapping[str, Any] | None = None,
         custom_losses: Sequence[CustomLoss | LossFunction] = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         allow_inexact: bool = False,
+        progress_bar: bool = False,
         **settings: Any,
     ) -> None:
-        self.config = apply_settings(config or TrainingConfig(), settings)
-        require_own_count(env, self.config, settings)
+        module, self.config, settings = checked_parts(policy, env, config, settings, checkpoint_dir)
+        self.progress_bar = progress_bar
         self.batch_plan: BatchPlan | None = None
         """Sizes that `auto_batch` chose, and why."""
         self.curriculum = env if isinstance(env, Curriculum) else None
@@ -118,7 +123,7 @@ class PPOTrainer:
         try:
             self.recipe = follow_recipe(self.config, self.env, probed)
             self.config = self.config if self.recipe is None else self.recipe.config
-            self._build(policy, custom_losses)
+            self._build(module, custom_losses)
             self.components.conditions.allow_inexact = allow_inexact
             self.checkpointer = (
                 None if checkpoint_dir is None else self._checkpointer(checkpoint_dir)
@@ -176,7 +181,7 @@ class PPOTrainer:
         )
         if steps < 1:
             warnings.warn(f"collect_rollouts({steps}) collects nothing", MettaWarning, stacklevel=2)
-            return Rollout(self._empty_columns())
+            return empty_rollout(self.env.num_rows)
         if steps != self.collector.experience.horizon:
             self.collector.experience = self._new_buffer(steps)
         columns = self._collect()
@@ -191,22 +196,22 @@ class PPOTrainer:
         return self.collector.experience.columns
 
     def learn(
-        self, rollout_data: Mapping[str, Tensor] | str | os.PathLike[str]
+        self,
+        rollout_data: Mapping[str, Tensor] | str | os.PathLike[str] | None = None,
+        **others: Any,
     ) -> dict[str, float]:
         """One update from a rollout in memory or in a file; the environment is not touched.
 
         The input is never changed. Normalisers take the rollout in after the update. An empty rollout
         changes nothing, warns, and returns zeros.
         """
-        if isinstance(rollout_data, str | os.PathLike):
-            rollout_data = load_rollout(Path(rollout_data))
-        require_tensors(rollout_data)
-        if is_empty_rollout(rollout_data):
+        columns = rollout_of(rollout_data, others)
+        if is_empty_rollout(columns):
             warnings.warn(
                 "learn() got an empty rollout: nothing learned", MettaWarning, stacklevel=2
             )
             return dict.fromkeys(LOSS_NAMES, 0.0)
-        return learn_from_rollout(self.components, rollout_data)
+        return learn_from_rollout(self.components, columns)
 
     def train(
         self,
@@ -214,16 +219,21 @@ class PPOTrainer:
         *,
         hooks: Sequence[Any] = (),
         on_epoch_end: EpochListener | None = None,
+        progress_bar: bool | None = None,
+        **others: Any,
     ) -> dict[str, list[float]]:
         """Collect and learn until `total_timesteps` more agent steps are done.
 
         Returns every metric as a list with one entry per epoch, among them ``agent_step`` and
         ``episode_return`` (mean of the last 100 episodes; NaN before the first ends). `hooks` observe
         this call and are closed at its end; `on_epoch_end` is called with the state and the epoch's
-        metrics. A trainer that resumed a checkpoint continues with the call that was interrupted, and
-        returns an empty history from those that were over.
+        metrics; `progress_bar` is the trainer's where it is left out. A trainer that resumed a checkpoint
+        continues with the call that was interrupted; those that were over return an empty history.
         """
-        default = self.config.trainer.total_timesteps
+        refuse_arguments(
+            "train", others, ["total_timesteps", "hooks", "on_epoch_end", "progress_bar"]
+        )
+        default, given = self.config.trainer.total_timesteps, checked_hooks(hooks)
         total = checked_total(default if total_timesteps is None else total_timesteps)
         state, registry = self.state, self.components.hooks
         if self._calls_to_skip:
@@ -235,9 +245,11 @@ class PPOTrainer:
         self._continues_call = False
         state.stop_reason = None  # a stop that was asked for ended the call before
         names: list[str] = []
-        saving = self._saving_hooks()
+        added = [*self._saving_hooks(), *given]
+        if self.progress_bar if progress_bar is None else progress_bar:
+            added.append(MetricsHook(config=self.config.trainer.logging, total_timesteps=total))
         try:
-            names += [registry.add(hook) for hook in (*saving, *hooks)]
+            names += [registry.add(hook) for hook in added]
             with self._checkpoints_locked():
                 history = run_training(
                     state,
@@ -251,7 +263,7 @@ class PPOTrainer:
         finally:
             for name in names:
                 registry.remove(name)
-        self._warn_when_silent()
+        warn_when_silent(state, self.collector.meter.num_episodes)
         return history or self._nothing_left()
 
     def _checkpointer(self, folder: str | os.PathLike[str]) -> TrainingCheckpointer:
@@ -295,12 +307,14 @@ class PPOTrainer:
         pending = checkpointer.snapshot(self.registry, self.policy, self.state)
         return path_of(checkpointer.commit(pending).uri)
 
-    def load(self, path: str | os.PathLike[str] | None = None) -> None:
+    def load(self, path: str | os.PathLike[str] | None = None, **others: Any) -> None:
         """Continue from a checkpoint, or from the newest in a folder (default: `checkpoint_dir`).
 
         Everything comes back: policy, optimizer, counters, environments. To begin with another policy's
         weights only, use ``metta.store.load_weights``.
         """
+        require_trainer(self, PPOTrainer)
+        refuse_arguments("load", others, ["path"])
         folder = Path(path or (self.checkpointer.checkpoint_dir if self.checkpointer else ""))
         if path is None and self.checkpointer is None:
             raise ConfigError("load() needs a path, because this trainer has no checkpoint_dir")
@@ -340,15 +354,6 @@ class PPOTrainer:
     def _nothing_left(self) -> dict[str, list[float]]:
         self._announce("this call of train() was completed before: it has nothing to do")
         return {}
-
-    def _warn_when_silent(self) -> None:
-        if self.collector.meter.num_episodes == 0 and self.state.agent_step >= _SILENT_STEPS:
-            warnings.warn(
-                f"no episode ended in {self.state.agent_step:,} steps, so there is no return to "
-                "report; does the environment need a time limit (max_episode_steps)?",
-                MettaWarning,
-                stacklevel=3,
-            )
 
     @property
     def plan(self) -> NumericsPlan:
@@ -392,12 +397,6 @@ class PPOTrainer:
             "seed": self.config.trainer.seed,
             "rollout": self.collector.num_rollouts - 1,
             "versions": dict(library_versions()),
-        }
-
-    def _empty_columns(self) -> dict[str, Tensor]:
-        return {
-            name: torch.zeros(0, self.env.num_rows)
-            for name in ("rewards", "values", "log_probs", "advantages", "returns")
         }
 
     def close(self) -> None:

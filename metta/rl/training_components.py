@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
-from metta.envs.factory import make_vec_env
+from metta.envs.factory import make_vec_env, row_bytes
 from metta.envs.facts import env_facts
 from metta.envs.vec_env import VecEnv, agents_per_env
 from metta.errors import ConfigError, PolicyError
@@ -51,9 +50,6 @@ __all__ = [
     "make_experience",
     "resolve_batch",
 ]
-
-_ROW_NUMBERS_BYTES = 64
-"""Rewards, flags, values and the like of one row and step, rounded up."""
 
 
 @dataclass
@@ -222,13 +218,19 @@ def _parameters(
     policy: Policy, losses: Sequence[CustomLoss], device: torch.device
 ) -> dict[nn.Parameter, None]:
     """The policy's and those of losses that are modules."""
+    name = type(policy.module).__name__
+    if policy.dtype != torch.float32:
+        raise PolicyError(
+            f"the policy module {name} has parameters of {policy.dtype}, and training is in float32; pass "
+            "module.float() (for faster networks there is precision='bfloat16')"
+        )
     modules = [loss.fn for loss in losses if isinstance(loss.fn, nn.Module)]
     extra = [p for module in modules for p in module.to(device).parameters()]
     # a loss may hold the policy itself: each parameter counts once
     found = dict.fromkeys([*policy.parameters(), *extra])
     if not any(parameter.requires_grad for parameter in found):
         raise PolicyError(
-            f"the policy module {type(policy.module).__name__} has {len(found)} parameters, and none can "
+            f"the policy module {name} has {len(found)} parameters, and none can "
             "be trained; keep layers as attributes or in an nn.ModuleList (a plain list hides them), "
             "and do not freeze all of them with requires_grad_(False)"
         )
@@ -298,9 +300,7 @@ def resolve_batch(config: TrainingConfig, env: Any) -> tuple[TrainingConfig, Bat
     task = config.trainer.curriculum
     probe = make_vec_env(env, env_kwargs=task.env_kwargs, wrappers=task.wrappers)
     try:
-        actions = int(np.prod(probe.action_space.shape or (1,)))
-        row_bytes = probe.obs_spec.nbytes + probe.mask_size + 8 * actions + _ROW_NUMBERS_BYTES
-        chosen = given_paths(config)
-        return plan_config(config, chosen, agents_per_env=probe.num_rows, row_bytes=row_bytes)
+        rows, size, chosen = probe.num_rows, row_bytes(probe), given_paths(config)
+        return plan_config(config, chosen, agents_per_env=rows, row_bytes=size)
     finally:
         probe.close()

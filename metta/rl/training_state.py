@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from metta.agent.policy_record import PolicyRecord
 from metta.sim.scores import EvalRewardSummary
 from metta.stateful import StateRegistry
@@ -47,10 +49,11 @@ class StatsTracker:
     state_name = "stats_tracker"
     state_version = 1
 
-    def add_rollout_stats(self, stats: Mapping[str, Sequence[float]]) -> None:
-        """Add what a rollout reported: lists with one number per episode that ended."""
+    def add_rollout_stats(self, stats: Mapping[str, Sequence[float] | float]) -> None:
+        """Add what a rollout reported: one number per episode that ended, or a single number."""
         for name, numbers in stats.items():
-            self.rollout_stats.setdefault(name, []).extend(numbers)
+            several = numbers if isinstance(numbers, Sequence) else np.ravel(numbers).tolist()
+            self.rollout_stats.setdefault(name, []).extend(several)
 
     def add_returns(self, returns: Sequence[float]) -> None:
         """Add returns of ended episodes; the last 100 are kept, also after a report."""

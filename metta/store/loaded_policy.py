@@ -1,6 +1,7 @@
 """`load_policy`: a saved policy that acts, from its file alone."""
 
 import os
+from collections.abc import Mapping
 from typing import Any, overload
 
 import numpy as np
@@ -155,6 +156,42 @@ class LoadedPolicy:
         self._state, self._num_rows, self._step = after, num_rows, self._step + 1
         return result
 
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        *,
+        action_masks: Any = None,
+    ) -> tuple[Any, Any]:
+        """Action and next recurrent state, as Stable-Baselines3 has it; `act` is the shorter way.
+
+            action, state = agent.predict(observation, state, episode_start, deterministic=True)
+
+        `observation` is one or a batch; without `state` every row begins anew. The state is a dict of
+        arrays, to pass to the next call, and None for policies without memory.
+        """
+        if isinstance(observation, tuple) and not isinstance(self.observation_space, spaces.Tuple):
+            raise PolicyError(
+                "predict() got a tuple, as env.reset() returns it: (observation, info); write "
+                "observation, info = env.reset(), and pass the observation alone"
+            )
+        num_rows = self._leaves(observation)[1]
+        before = self.policy.initial_state(num_rows) if state is None else _tensors(state)
+        generator = numpy_generator(self.seed, "acting", index=self._step)
+        self._step += 1
+        starts = None if episode_start is None else np.broadcast_to(episode_start, num_rows)
+        action, after = self.act(
+            observation,
+            before,
+            starts=starts,
+            greedy=deterministic,
+            action_mask=action_masks,
+            generator=generator,
+        )
+        return action, {name: part.cpu().numpy() for name, part in after.items()} or None
+
     def _leaves(self, obs: Any) -> tuple[dict[str, np.ndarray], int, bool]:
         """Leaves ``[n, ...]``, n, and whether it was one observation and not a batch."""
         spec = self.policy.obs_spec
@@ -222,3 +259,13 @@ def _row_of(masks: Any, row: int) -> Any:
         return masks[row]
     except (IndexError, TypeError) as error:
         raise PolicyError(f"there is no action mask for observation {row}: {error}") from error
+
+
+def _tensors(state: Any) -> State:
+    """A state that `predict` returned."""
+    if not isinstance(state, Mapping):
+        raise PolicyError(
+            f"predict() got a {type(state).__name__} as its state; pass what the last call returned, or "
+            "None where episodes begin"
+        )
+    return {name: torch.as_tensor(part) for name, part in state.items()}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from metta.train.parsing.problems import shown
 from metta.train.parsing.values import is_nothing
 
-__all__ = ["FOREIGN_NAMES", "Translation", "advice_for", "translate"]
+__all__ = ["AS_HERE", "FOREIGN_NAMES", "SWITCHES", "Translation", "advice_for", "translate"]
 
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -18,6 +18,9 @@ class Translation(NamedTuple):
     path: str
     value: Any
 
+
+AS_HERE = Translation("", None)
+"""What metta does anyway: nothing to set."""
 
 Answer = Translation | str
 """The same setting here, or the text of the problem, which says what to write instead."""
@@ -72,27 +75,95 @@ def _norm_reward(_: Any) -> Answer:
     )
 
 
-FOREIGN_NAMES: dict[str, Callable[[Any], Answer]] = {
-    "anneal_lr": _switch(
-        "anneal_lr",
+def _train_batch_size(value: Any) -> Answer:
+    size = int(str(value)) if str(value).isdigit() else 0
+    instead = f"num_envs=8 and horizon={size // 8}" if size >= 8 else "num_envs=8 and horizon=256"
+    return (
+        f"train_batch_size={shown(value)} is not a setting here: a rollout is num_envs x horizon steps; "
+        f"write {instead}"
+    )
+
+
+def _tensorboard_log(value: Any) -> Answer:
+    if is_nothing(value):
+        return AS_HERE
+    return (
+        "tensorboard_log is not a setting here; write tensorboard=true for `metta train` or "
+        'Trainer(config, run_dir="runs/first"): the files are in the folder tensorboard of the run'
+    )
+
+
+def _instead(text: str) -> Callable[[Any], Answer]:
+    """The same answer to every value but None."""
+    return lambda value: AS_HERE if is_nothing(value) else text
+
+
+_HOOKS = (
+    "callbacks are hooks here: PPOTrainer.train(steps, hooks=[MyHook()]), or Trainer.add_hook(MyHook()); "
+    "docs/hooks.md shows how to write one"
+)
+_KL = "PPO has no KL penalty here; write target_kl=0.02, which ends an update that moves too far"
+_SWITCHES: dict[str, tuple[Answer, Answer]] = {
+    "anneal_lr": (
         Translation("trainer.optimizer.schedule", "linear"),
         Translation("trainer.optimizer.schedule", "constant"),
     ),
-    "cuda": _switch(
-        "cuda", Translation("trainer.device", "auto"), Translation("trainer.device", "cpu")
-    ),
-    "normalize_images": _switch(
-        "normalize_images",
+    "cuda": (Translation("trainer.device", "auto"), Translation("trainer.device", "cpu")),
+    "normalize_images": (
         Translation("agent.image_scale", 255.0),
         Translation("agent.image_scale", 1.0),
     ),
-    "track": _switch(
-        "track",
+    "track": (
         "track=True is not a setting here; write logging.wandb.mode=online (and "
         "logging.wandb.project=NAME) for `metta train` or `Trainer`",
         Translation("trainer.logging.wandb.mode", "off"),
     ),
+    "use_sde": (
+        "use_sde=True is not a setting here: noise is drawn anew in each step; write std=state for a "
+        "deviation that depends on the observation",
+        AS_HERE,
+    ),
+    "clip_vloss": (
+        "clip_vloss=True is not a setting here; write vf_clip_coef=0.2, the half-width of the value clip",
+        Translation("trainer.ppo.vf_clip_coef", None),
+    ),
+    "torch_deterministic": (
+        AS_HERE,
+        "torch_deterministic=False is not a setting here: every run can be repeated; leave it out",
+    ),
+    "capture_video": (
+        "capture_video=True is not a setting here; write replay_interval=20, and `metta replay RUN` plays "
+        "or films the episodes",
+        AS_HERE,
+    ),
+    "use_gae": (AS_HERE, "use_gae=False is not a setting here; write gae_lambda=1"),
+    "use_lstm": (Translation("agent.core", "lstm"), Translation("agent.core", "none")),
+    "use_kl_loss": (_KL, AS_HERE),
+}
+SWITCHES = frozenset(_SWITCHES)
+"""Foreign settings that are true or false."""
+
+FOREIGN_NAMES: dict[str, Callable[[Any], Answer]] = {
+    **{name: _switch(name, *answers) for name, answers in _SWITCHES.items()},
     "net_arch": _net_arch,
+    "fcnet_hiddens": _net_arch,
+    "tensorboard_log": _tensorboard_log,
+    "train_batch_size": _train_batch_size,
+    "callback": _instead(_HOOKS),
+    "callbacks": _instead(_HOOKS),
+    "kl_coeff": _instead(_KL),
+    "kl_target": _instead(_KL),
+    "num_gpus": lambda value: Translation("trainer.device", "cpu" if str(value) == "0" else "auto"),
+    "lstm_cell_size": _instead("lstm_cell_size is not a setting here; write hidden_size=128"),
+    "num_envs_per_env_runner": _instead(
+        "num_envs_per_env_runner is not a setting here; write num_envs, the number of all environments"
+    ),
+    "rollout_buffer_class": _instead(
+        "rollout_buffer_class is not a setting here; override PPOTrainer.collect_rollouts"
+    ),
+    "stats_window_size": _instead(
+        "stats_window_size is not a setting here: episode_return is the mean of the last 100 episodes"
+    ),
     "policy_kwargs": _policy_kwargs,
     "norm_reward": _norm_reward,
 }
@@ -111,8 +182,17 @@ def translate(name: str, value: Any) -> Answer | None:
     return FOREIGN_NAMES[name](value) if name in FOREIGN_NAMES else None
 
 
-def advice_for(path: str, value: Any) -> str | None:
-    """What to write for a value that other libraries allow in the setting at `path`, and metta does not."""
+def advice_for(path: str, value: Any) -> Answer | None:
+    """The answer to a value that other libraries allow in the setting at `path`, and metta does not."""
+    if path == "trainer.verbose" and str(value) == "2":
+        return Translation(path, True)
+    if path == "trainer.logging.wandb.mode" and str(value).lower() == "disabled":
+        return Translation(path, "off")
+    if path == "trainer.ppo.ent_coef" and str(value).startswith("auto"):
+        return (
+            f"{path}: found {shown(value)}, which is for SAC; allowed is a number of at least 0: write "
+            "ent_coef=0.01, and ent_schedule=linear to lower it over the run"
+        )
     if path == "trainer.seed" and is_nothing(value):
         return (
             f"{path}: found {shown(value)}, but every run can be repeated; leave it out for the default, "

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Collection
 
+from metta.errors import ConfigError
 from metta.train.batch_sizing import BatchPlan, propose_batch
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["physical_memory_bytes", "plan_config"]
+__all__ = ["physical_memory_bytes", "plan_config", "require_memory"]
 
 _NUM_ENVS = "trainer.rollout.num_envs"
 _HORIZON = "trainer.rollout.horizon"
@@ -19,6 +20,16 @@ _NUM_MINIBATCHES = "trainer.ppo.num_minibatches"
 def physical_memory_bytes() -> int:
     """Total memory of this machine, not the free memory, so that equal machines make equal plans."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def require_memory(needed: int, what: str, advice: str) -> None:
+    """Refuse what takes more memory than the machine has; `needed` are the bytes that it takes at least."""
+    present = physical_memory_bytes()
+    if needed > present:
+        raise ConfigError(
+            f"{what} needs at least {needed / 1e9:,.1f} GB, and this machine has {present / 1e9:,.1f} GB; "
+            f"{advice}"
+        )
 
 
 def plan_config(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from metta.errors import did_you_mean
-from metta.train.foreign_names import Translation, advice_for, translate
+from metta.train.foreign_names import AS_HERE, Translation, advice_for, translate
 from metta.train.parsing.origins import Origin
 from metta.train.parsing.problems import Problem, as_error, explain, shown
 from metta.train.parsing.schema import (
@@ -60,6 +60,12 @@ ALIASES: dict[str, str] = {
     "entropy_coeff": "trainer.ppo.ent_coef",
     "discount": "trainer.ppo.gamma",
     "lambda": "trainer.ppo.gae_lambda",
+    "lambda_": "trainer.ppo.gae_lambda",
+    "vf_clip_param": "trainer.ppo.vf_clip_coef",
+    "num_env_runners": "trainer.rollout.num_workers",
+    "fcnet_activation": "agent.activation",
+    "wandb_project_name": "trainer.logging.wandb.project",
+    "wandb_entity": "trainer.logging.wandb.entity",
     "gradient_clip": "trainer.ppo.max_grad_norm",
     "grad_clip": "trainer.ppo.max_grad_norm",
     "batch_size": "trainer.ppo.minibatch_size",
@@ -182,10 +188,12 @@ def place_entries(entries: Iterable[Entry], problems: list[Problem]) -> dict[str
     for entry in entries:
         path, value = _names().leaves.get(entry.name), entry.value
         foreign = translate(entry.name, value) if path is None else None
-        if isinstance(foreign, Translation):
-            path, value = foreign
         advice = foreign if path is None else advice_for(path, value)
-        if isinstance(advice, str):
+        if advice == AS_HERE:
+            continue
+        if isinstance(advice, Translation):
+            path, value = advice
+        elif isinstance(advice, str):
             problems.append(Problem(f"{advice}{_place(entry.origin)}", (path,) if path else ()))
             continue
         if path is None:

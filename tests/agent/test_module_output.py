@@ -72,7 +72,7 @@ def test_state_is_empty_when_feed_forward():
     [
         (lambda p, _: p, "a Tensor"),
         (lambda p, v: [p, v], "a list of"),
-        (lambda p, v: (p, v, {}), "a tuple of .*dict"),
+        (lambda p, v: (p, v, 1.0), "a tuple of .*float"),
         (lambda p, _: (p, None), "NoneType"),
         (lambda p, v: {"logits": p, "value": v}, "a dict of .*logits"),
         (lambda p, _: {"action_logits": p, "value": 1.0}, "float"),
@@ -105,10 +105,10 @@ def test_module_is_refused_when_it_does_not_return_its_state():
         Policy(module, VECTOR, DISCRETE)
 
 
-def test_module_is_refused_when_its_state_is_no_dict():
+def test_module_is_refused_when_its_state_holds_no_tensors():
     module = Recurrent()
-    module.initial_state = lambda num_rows: (torch.zeros(num_rows, 5),)
-    with pytest.raises(PolicyError, match="initial_state returned a tuple, not a dict"):
+    module.initial_state = lambda _: {"total": 0.0}
+    with pytest.raises(PolicyError, match="a dict as its state; allowed is a tensor, or a tuple"):
         Policy(module, VECTOR, DISCRETE)
 
 

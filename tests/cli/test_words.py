@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from metta.cli.arguments import join_dotted, resolve_arguments, sort_arguments
+from metta.cli.arguments import join_settings, resolve_arguments, sort_arguments
 from metta.errors import ConfigError
 from metta.train.settings import ALIASES, setting_paths
 
@@ -17,12 +17,25 @@ from metta.train.settings import ALIASES, setting_paths
         (["--wandb.project=a-b=c"], ["wandb.project=a-b=c"]),
         (["--run", "a.b", "--dry-run"], ["--run", "a.b", "--dry-run"]),
         (["--output=a.b"], ["--output=a.b"]),
+        (["--lr", "1e-3", "x"], ["lr=1e-3", "x"]),
+        (["--n-steps=64"], ["n_steps=64"]),
+        (["--seed", "3"], ["--seed", "3"]),
+        (["--anneal-lr", "x", "--norm-adv", "false"], ["anneal_lr=true", "x", "norm_adv=false"]),
+        (["--no-anneal-lr", "--no-norm-adv"], ["anneal_lr=false", "norm_adv=false"]),
+        (["--verbose", "2"], ["verbose=2"]),
+        (["--tensorboard"], ["tensorboard=true"]),
+        (["--unknown", "1"], ["--unknown", "1"]),
     ],
 )
 def test_dotted_options_become_settings_when_they_are_joined(
     arguments: list[str], joined: list[str]
 ) -> None:
-    assert join_dotted(arguments) == joined
+    assert join_settings(arguments, ["--run", "--output", "--seed"]) == joined
+
+
+def test_every_setting_is_an_option_too() -> None:
+    for name in setting_paths():
+        assert join_settings([f"--{name.replace('_', '-')}", "1"]) == [f"{name}=1"]
 
 
 def test_words_are_told_apart_when_they_are_sorted() -> None:

@@ -15,7 +15,9 @@ from metta.rl.ppo_trainer import PPOTrainer
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        (-5, r"total_timesteps=-5\): found a negative number; allowed are whole numbers from 0 on"),
+        (-5, r"total_timesteps=-5\): allowed is a whole number from 1 to 9,223"),
+        (0, r"total_timesteps=0\): allowed is a whole number from 1 to 9,223"),
+        (1e30, r"total_timesteps=10000.*: allowed is a whole number from 1 to 9,223"),
         (True, "found True; allowed is a whole number of steps"),
         (100.5, r"found 100\.5; allowed is a whole number of steps"),
         ("100", "found '100'; allowed is a whole number of steps"),

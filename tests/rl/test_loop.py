@@ -217,18 +217,22 @@ def test_a_checkpoint_is_taken_after_all_hooks_and_written_after_they_were_told(
 
 class Loader(TrainerHook):
     def __init__(self, policy: Any) -> None:
-        self.policy = policy
+        self.policy, self.begins_with = policy, ""
 
     def on_training_start(self) -> Any:
         return self.policy
+
+    def on_rollout_start(self, policy: Any) -> None:
+        self.begins_with = policy.parameter_hash()
 
 
 def test_training_begins_with_the_weights_that_a_hook_hands_over() -> None:
     with PPOTrainer(None, CorridorEnv, seed=5) as other, PPOTrainer(None, CorridorEnv) as trainer:
         given = other.policy.parameter_hash()
         assert trainer.policy.parameter_hash() != given
-        trainer.train(0, hooks=[Loader(other.policy)])
-        assert trainer.policy.parameter_hash() == given
+        loader = Loader(other.policy)
+        trainer.train(1, hooks=[loader])
+        assert loader.begins_with == given
         optimized = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
         assert {id(p) for p in trainer.policy.parameters()} == optimized
 

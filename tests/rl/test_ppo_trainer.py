@@ -410,12 +410,6 @@ def test_the_phases_apart_equal_train_when_they_are_called_in_turn() -> None:
         assert together.policy.parameter_hash() == apart.policy.parameter_hash()
 
 
-def test_nothing_happens_when_zero_steps_are_asked_for(trainer: PPOTrainer) -> None:
-    before = trainer.digest()
-    assert trainer.train(total_timesteps=0) == {}
-    assert trainer.digest() == before
-
-
 def test_schedules_follow_progress_when_it_trains() -> None:
     settings = {"lr": 1e-3, "lr_schedule": "linear", "clip_schedule": "linear"}
     with KINDS["plain"](**settings) as trainer:

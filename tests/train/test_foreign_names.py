@@ -22,6 +22,15 @@ SAME: list[tuple[str, Any, str, Any]] = [
     ("norm_obs", True, "agent.normalize_observations", True),
     ("verbose", 0, "trainer.verbose", False),
     ("verbose", 1, "trainer.verbose", True),
+    ("verbose", 2, "trainer.verbose", True),
+    ("mode", "disabled", "trainer.logging.wandb.mode", "off"),
+    ("use_sde", False, "agent.std", "parameter"),
+    ("clip_vloss", False, "trainer.ppo.vf_clip_coef", None),
+    ("torch_deterministic", True, "trainer.seed", 1),
+    ("use_lstm", True, "agent.core", "lstm"),
+    ("num_gpus", 0, "trainer.device", "cpu"),
+    ("lambda_", 0.9, "trainer.ppo.gae_lambda", 0.9),
+    ("tensorboard_log", None, "trainer.logging.tensorboard", False),
 ]
 
 ANSWERED: list[tuple[str, Any, str]] = [
@@ -30,6 +39,13 @@ ANSWERED: list[tuple[str, Any, str]] = [
     ("net_arch", [64, 32], r"your own nn\.Module as the policy"),
     ("track", True, r"write logging\.wandb\.mode=online"),
     ("norm_reward", True, "write normalize_returns=true"),
+    ("use_sde", True, "write std=state"),
+    ("ent_coef", "auto", "which is for SAC.*write ent_coef=0.01"),
+    ("tensorboard_log", "./logs", "write tensorboard=true.*folder tensorboard of the run"),
+    ("clip_vloss", True, r"write vf_clip_coef=0\.2"),
+    ("train_batch_size", 4000, "write num_envs=8 and horizon=500"),
+    ("kl_coeff", 0.2, r"write target_kl=0\.02"),
+    ("callback", "mine", r"hooks=\[MyHook\(\)\]"),
     ("anneal_lr", "linear", "anneal_lr: found 'linear'; allowed is true or false"),
 ]
 
@@ -53,7 +69,8 @@ def test_a_foreign_name_is_taken_when_it_means_the_same(
         assert setting_values(trainer.config)[path] == meant
     typed = resolve_arguments(["CartPole-v1", f"{name}={str(value).lower()}"], [])
     assert setting_values(typed.config)[path] == meant
-    assert str(typed.origins[path]) == "command line"
+    if name not in ("use_sde", "torch_deterministic", "tensorboard_log"):  # nothing to set
+        assert str(typed.origins[path]) == "command line"
 
 
 @pytest.mark.parametrize(("name", "value", "answer"), [*ANSWERED, *PYTHON_ONLY])

@@ -1,7 +1,8 @@
-"""Progress in the console: a table that stays in place on a terminal, plain lines elsewhere."""
+"""Progress in the console: a table in place on a terminal, a line in place in a notebook, else lines."""
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ class ConsoleSink:
         self._is_shown = True
         self._is_lost = False
         self._next_time = 0.0
+        self._width = 0
+        """Of the line that a notebook shows."""
 
     def write(self, row: MetricRow) -> None:
         """Show the record, unless another was shown just now."""
@@ -73,13 +76,22 @@ class ConsoleSink:
             from rich.console import Console
 
             self._console = Console()
-        if self._console.is_terminal:
+        if self._console.is_jupyter:
+            self._next_time = time.monotonic() + _SECONDS_BETWEEN_PICTURES
+            self._rewrite(progress_line(row.metrics, row.agent_step, self.total_timesteps))
+        elif self._console.is_terminal:
             self._next_time = time.monotonic() + _SECONDS_BETWEEN_PICTURES
             self._draw(self._console, row)
         else:
             self._next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
             line = progress_line(row.metrics, row.agent_step, self.total_timesteps)
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _rewrite(self, line: str) -> None:
+        """One line in place: notebooks understand a carriage return, and widgets may be missing."""
+        sys.stdout.write(f"\r{line:<{self._width}}")
+        sys.stdout.flush()
+        self._width = len(line)
 
     def _draw(self, console: "Console", row: MetricRow) -> None:
         from rich.live import Live
@@ -101,6 +113,9 @@ class ConsoleSink:
         self._last, self._next_time = MetricRow(0, 0), 0.0
 
     def _stop_drawing(self) -> None:
+        if self._width:
+            self._width = 0
+            sys.stdout.write("\n")
         live, self._live = self._live, None
         if live is not None:
             with contextlib.suppress(*_LOST):

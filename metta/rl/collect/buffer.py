@@ -15,6 +15,7 @@ from metta.envs.vec_env import FinalRows, RolloutArrays, StepResult, VecEnv
 from metta.errors import ConfigError, NonFiniteError
 from metta.ops.diagnostics import all_finite
 from metta.spaces import ObsSpec
+from metta.train.machine import require_memory
 
 __all__ = [
     "FLOAT_COLUMNS",
@@ -115,6 +116,12 @@ class RolloutBuffer:
     ) -> "RolloutBuffer":
         """A buffer that fits a policy and an environment."""
         rows, masks = vec_env.num_rows, vec_env.mask_size
+        width = policy.obs_spec.nbytes + masks + 4 * (policy.action_spec.num_params + 2)
+        require_memory(
+            rows * horizon * width,
+            f"a rollout of {horizon:,} steps x {rows:,} rows",
+            "lower horizon (n_steps) or num_envs",
+        )
         return cls(policy, rows, horizon, mask_size=masks, bptt_horizon=bptt_horizon)
 
     def _arrays(self) -> None:

@@ -12,17 +12,42 @@ from torch import Tensor
 
 from metta.agent.policy import Policy
 from metta.errors import RolloutError
-from metta.rl.collect.buffer import FLOAT_COLUMNS, STATE_PREFIX, checked_columns, obs_column
+from metta.rl.collect.buffer import (
+    FLOAT_COLUMNS,
+    STATE_PREFIX,
+    RolloutBuffer,
+    checked_columns,
+    obs_column,
+)
 from metta.rollout import Rollout
 
 __all__ = [
     "check_rollout",
+    "collected_columns",
     "combine_rollouts",
+    "empty_rollout",
     "is_empty_rollout",
     "num_valid",
 ]
 
 _FLAG_COLUMNS = ("terminated", "truncated", "valid", "episode_starts", "action_masks")
+
+
+def collected_columns(rollout: RolloutBuffer | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The columns of a rollout, wherever it is; a buffer has them once it was collected into."""
+    columns = rollout.columns if isinstance(rollout, RolloutBuffer) else rollout
+    if not isinstance(columns, Mapping) or not columns:
+        raise RolloutError(
+            f"this {type(rollout).__name__} holds no rollout; collect one first, with "
+            "RolloutCollector.collect or PPOTrainer.collect_rollouts"
+        )
+    return dict(columns)
+
+
+def empty_rollout(num_rows: int) -> Rollout:
+    """A rollout of no steps."""
+    names = ("rewards", "values", "log_probs", "advantages", "returns")
+    return Rollout({name: torch.zeros(0, num_rows) for name in names})
 
 
 def required_columns(policy: Policy) -> list[str]:

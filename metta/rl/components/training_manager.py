@@ -26,8 +26,6 @@ class TrainingManager:
         self, experience: RolloutBuffer | Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """``advantages`` and ``returns`` ``[T, N]`` of a rollout."""
-        if isinstance(experience, RolloutBuffer):
-            experience = experience.columns
         return self.ppo.compute_advantages(experience)
 
     def train(

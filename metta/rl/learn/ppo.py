@@ -13,7 +13,7 @@ from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_variance
 from metta.rl.collect.buffer import STATE_PREFIX, RolloutBuffer, obs_column, split_obs
-from metta.rl.collect.rollout_data import check_rollout
+from metta.rl.collect.rollout_data import check_rollout, collected_columns
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
 from metta.rl.learn.driver import Driver, EagerDriver, current_log_probs, num_items
 from metta.rl.learn.optimizer import FlatAdam, adapted_rate, scheduled
@@ -124,14 +124,16 @@ class PPOOptimizer:
         return dict(zip(LOSS_NAMES, parts, strict=True))
 
     def compute_advantages(
-        self, columns: Mapping[str, Tensor], log_ratios: Tensor | None = None
+        self,
+        columns: RolloutBuffer | Mapping[str, Tensor],
+        log_ratios: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """``advantages`` and ``returns`` ``[T, N]`` of a rollout, in raw reward units.
+        """``advantages`` and ``returns`` ``[T, N]`` of a collected rollout, in raw reward units.
 
         `log_ratios` ``[T, N]`` of present over behaviour probability matter to V-trace only; None
         means that the policy of this moment collected the rollout.
         """
-        config = self.config
+        config, columns = self.config, collected_columns(columns)
         rewards, values = columns["rewards"], columns["values"]
         next_values, terminated = columns["next_values"], columns["terminated"]
         ended = terminated | columns["truncated"]
@@ -181,7 +183,7 @@ class PPOOptimizer:
         if self.before_update is not None:
             self.before_update()
         if isinstance(experience, RolloutBuffer):
-            columns = dict(experience.columns)
+            columns = collected_columns(experience)
         else:
             columns = check_rollout(experience, self.policy, self._architecture)
         known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()

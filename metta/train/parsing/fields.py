@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from metta.train.parsing.problems import as_error, explain, raise_broken
@@ -27,14 +27,24 @@ __all__ = [
 
 STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
-Fraction = Annotated[float, Ge(0), Le(1)]
-Decay = Annotated[float, Ge(0), Lt(1)]
-Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
-Count = Annotated[int, Ge(1), Le(MAX_INTEGER)]
-Interval = Annotated[int, Ge(0), Le(MAX_INTEGER)]
+
+def _no_switch(value: Any) -> Any:
+    """Python takes True for 1; nobody who writes it means the number."""
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
+
+
+_NUMBER = BeforeValidator(_no_switch)
+
+Fraction = Annotated[float, Ge(0), Le(1), _NUMBER]
+Decay = Annotated[float, Ge(0), Lt(1), _NUMBER]
+Positive = Annotated[float, Gt(0), _NUMBER]
+NonNegative = Annotated[float, Ge(0), _NUMBER]
+Count = Annotated[int, Ge(1), Le(MAX_INTEGER), _NUMBER]
+Interval = Annotated[int, Ge(0), Le(MAX_INTEGER), _NUMBER]
 """An interval in epochs; 0: never."""
-Whole = Annotated[int, Ge(0), Le(MAX_INTEGER)]
+Whole = Annotated[int, Ge(0), Le(MAX_INTEGER), _NUMBER]
 Name = Annotated[str, MinLen(1)]
 
 Config = TypeVar("Config")

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from metta.errors import ConfigError, did_you_mean
 from metta.secrets import scrub
 from metta.train.parsing.origins import Origin
-from metta.train.parsing.schema import groups_of, leaves_of
+from metta.train.parsing.schema import MAX_INTEGER, Leaf, groups_of, leaves_of
 
 __all__ = ["BrokenRule", "Problem", "as_error", "explain", "raise_broken", "shown"]
 
@@ -103,10 +103,20 @@ def _of_field(problem: ErrorDetails, kind: type, origins: Mapping[str, Origin]) 
     place = at(origins, path)
     if leaf is not None:
         found = shown(problem["input"])
-        return Problem(f"{where}{place}: found {found}; allowed is {leaf.words}", (path,))
+        limit = _limit_of(leaf, problem["input"])
+        return Problem(f"{where}{place}: found {found}; allowed is {leaf.words}{limit}", (path,))
     if problem["type"] in _UNKNOWN:
         group = groups.get(".".join(parts[:-1]), kind)
         known = [field.name for field in dataclasses.fields(group)]
         hint = did_you_mean(parts[-1], known)
         return Problem(f"unknown setting {where!r}{place}{hint}", (path,))
     return Problem(f"{where}{place}: {problem['msg']} (found {shown(problem['input'])})", (path,))
+
+
+def _limit_of(leaf: Leaf, value: Any) -> str:
+    """The largest whole number, which is only told to those who went beyond it."""
+    try:
+        is_beyond = leaf.kind is int and float(value) > MAX_INTEGER
+    except (TypeError, ValueError, OverflowError):
+        is_beyond = isinstance(value, int)  # too large even for a float
+    return f", and at most {MAX_INTEGER:,}" if is_beyond else ""

@@ -111,8 +111,8 @@ def test_a_config_error_says_what_works_when_a_device_cannot_be_used(device: str
 
 
 def test_rows_are_measured_when_a_batch_is_resolved() -> None:
-    _, small = resolve_batch(TrainingConfig(), CorridorEnv, {})
-    _, large = resolve_batch(TrainingConfig(), lambda: NestedEnv(image_size=64), {})
+    _, small = resolve_batch(TrainingConfig(), CorridorEnv)
+    _, large = resolve_batch(TrainingConfig(), lambda: NestedEnv(image_size=64))
     assert small.batch_size == large.batch_size
     used = [float(plan.explanation.split("; ")[-1].split(" MB")[0]) for plan in (small, large)]
     # 3 x 64 x 64 pixels against eight floats
