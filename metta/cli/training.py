@@ -14,6 +14,7 @@ from metta.cli.plot import draw_learning_curve
 from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError
 from metta.loggers.events.history import stream_rows
+from metta.loggers.number_text import shown_number
 from metta.replays.file import list_replays
 from metta.rl.components.trainer import Trainer
 from metta.secrets import scrub
@@ -97,8 +98,11 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
     if is_stopped:
         say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); continue with: {again}")
     elif episodes is not None:
-        say(f"reached a mean return of {episodes.mean:.1f} (std {episodes.returns.std():.1f}) over "
-              f"{len(episodes.returns)} fresh episodes after {state.agent_step:,} steps")  # fmt: skip
+        mean, std = shown_number(episodes.mean), shown_number(float(episodes.returns.std()))
+        say(
+            f"reached a mean return of {mean} (std {std}) over {len(episodes.returns)} fresh episodes "
+            f"after {state.agent_step:,} steps"
+        )
     record = state.policies.latest_saved_policy_record
     if record is not None:
         say(f"the policy is in {record.uri.removeprefix('file://')}")

@@ -8,6 +8,7 @@ import numpy as np
 
 from metta.envs.grid.render import draw_rgb, draw_text
 from metta.errors import ConfigError
+from metta.loggers.number_text import shown_number
 from metta.replays.replay import Replay
 from metta.untrusted.text import printable, printable_lines
 
@@ -47,7 +48,7 @@ def caption_of(replay: Replay, moment: int, totals: np.ndarray) -> str:
         actions = replay.actions(moment - 1)[:_MAX_AGENTS]
         line += f"  actions {_brief(actions)}  rewards {_brief(replay.rewards(moment - 1))}"
     mine = totals[np.array(replay.info.evaluated, bool)]
-    return f"{line}  return {mine.mean() if len(mine) else 0.0:.3g}"
+    return f"{line}  return {shown_number(float(mine.mean()) if len(mine) else 0.0)}"
 
 
 def image_of(replay: Replay, moment: int, *, scale: int | None = None) -> np.ndarray:

@@ -14,6 +14,7 @@ from metta.agent.policy import Policy
 from metta.cli.main import main
 from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv
+from metta.loggers.number_text import shown_number
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.sim import run_episodes
 from metta.store.checkpoints.files import write_checkpoint
@@ -53,8 +54,8 @@ def test_the_environment_of_the_run_is_played_when_no_suite_is_named(
     assert main(words) == 0
     rows = rows_of(capsys.readouterr().out)
     assert rows[0][:3] == ["policy", "simulation", "score"]
-    assert rows[1] == ["a:best", "training/CartPole-v1", "4.00", "4.00", "..", "4.00", "6"]
-    assert rows[2] == ["a:best", "training", "4.00", "4.00", "..", "4.00", "6"]
+    assert rows[1] == ["a:best", "training/CartPole-v1", "4", "4", "..", "4", "6"]
+    assert rows[2] == ["a:best", "training", "4", "4", "..", "4", "6"]
     assert len(rows) == 3
 
 
@@ -90,7 +91,7 @@ def test_files_tell_everything_when_they_are_asked_for(
     assert [row["name"] for row in table] == ["pole/short", "pole/whole", "pole"] * 2
     assert [row["policy"] for row in table] == ["a:v1"] * 3 + [record.uri] * 3
     for row, line in zip(table, printed[1:], strict=True):
-        assert line[1:3] == [row["name"], f"{float(row['score']):.2f}"]
+        assert line[1:3] == [row["name"], shown_number(float(row["score"]))]
     # both policies are the same, so are their episodes
     assert [row["score"] for row in table[:3]] == [row["score"] for row in table[3:]]
     evaluator = PolicyEvaluator("CartPole-v1", EvaluationConfig(eval_episodes=12), seed=3)

@@ -9,6 +9,7 @@ from metta.cli.commands.resume import find_run
 from metta.cli.options import add_output
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
+from metta.loggers.number_text import shown_number
 from metta.untrusted.text import printable
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) ->
     for simulation, by_group in found.estimates.items():
         for group, one in by_group.items():
             counts = str(len(groups[group])), str(one.count)
-            rows.append((simulation, group, *counts, f"{one.value:.3f}", _interval(one)))
+            rows.append((simulation, group, *counts, shown_number(one.value), _interval(one)))
     yield table(rows)
     yield ""
     pairs = [("better", "than", "probability", "95 % interval")]
     pairs += [
-        (ours, others, f"{one.value:.3f}", _interval(one))
+        (ours, others, shown_number(one.value), _interval(one))
         for (ours, others), one in found.improvements.items()
     ]
     yield table(pairs)
@@ -116,7 +117,7 @@ def _doubt(found: "Comparison") -> str:
 
 
 def _interval(one: "Estimate") -> str:
-    return f"{one.low:.3f} .. {one.high:.3f}"
+    return f"{shown_number(one.low)} .. {shown_number(one.high)}"
 
 
 def _plain(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from metta.cli.options import add_output
 from metta.cli.tables import say, table
 from metta.errors import ConfigError, PolicyError
+from metta.loggers.number_text import shown_number
 from metta.untrusted.text import printable
 
 if TYPE_CHECKING:
@@ -220,8 +221,8 @@ def _table(rows: list[Row]) -> str:
         (
             row.policy,
             row.name,
-            f"{row.score:.2f}",
-            f"{row.low:.2f} .. {row.high:.2f}",
+            shown_number(row.score),
+            f"{shown_number(row.low)} .. {shown_number(row.high)}",
             str(row.episodes),
             f"{row.missing} missing" if row.missing else "",
         )

@@ -12,6 +12,7 @@ from metta.cli.commands.resume import find_run
 from metta.cli.options import add_output
 from metta.cli.tables import say, shown_bytes, table
 from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
+from metta.loggers.number_text import shown_number
 
 if TYPE_CHECKING:
     from metta.agent.policy_record import PolicyRecord
@@ -162,7 +163,7 @@ def _table(policies: list[SavedPolicy]) -> str:
             policy.version,
             str(policy.epoch),
             f"{policy.agent_step:,}",
-            "-" if policy.score is None else f"{policy.score:.2f}",
+            shown_number(policy.score),
             policy.marks,
             shown_bytes(policy.bytes),
             policy.uri,

@@ -14,6 +14,7 @@ from metta.cli.commands.resume import find_run
 from metta.cli.options import add_output
 from metta.cli.tables import say, shown_bytes, table
 from metta.errors import ConfigError
+from metta.loggers.number_text import shown_number
 from metta.untrusted.text import printable
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _table(found: "list[tuple[Path, ReplayInfo]]") -> str:
             info.simulation or info.env,
             info.kind,
             f"{info.num_steps:,}",
-            f"{info.mean_return:.2f}",
+            shown_number(info.mean_return),
             info.ended,
             shown_bytes(path.stat().st_size),
             str(path),
@@ -245,5 +246,5 @@ def _headline(info: "ReplayInfo") -> str:
     parts = [info.simulation or info.env]
     parts += [] if info.epoch is None else [f"epoch {info.epoch:,}"]
     parts += [f"{info.num_agents} agents"] if info.num_agents > 1 else []
-    parts += [f"{info.num_steps:,} steps", f"return {info.mean_return:.4g}", info.ended]
+    parts += [f"{info.num_steps:,} steps", f"return {shown_number(info.mean_return)}", info.ended]
     return printable(", ".join(parts))

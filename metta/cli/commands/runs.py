@@ -9,6 +9,7 @@ from metta.cli.commands.resume import find_run
 from metta.cli.options import URL_VARIABLE, add_output
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
+from metta.loggers.number_text import shown_number
 from metta.untrusted.text import printable
 
 if TYPE_CHECKING:
@@ -109,10 +110,6 @@ def _age(folder: Path) -> float:
         return 0.0
 
 
-def _shown(number: float | None) -> str:
-    return "-" if number is None else f"{number:.1f}"
-
-
 def _share(run: "RunSummary") -> str:
     if run.total_timesteps <= 0:  # not known, e.g. if its configuration cannot be read
         return f"{run.agent_step:,}" if run.agent_step else "-"
@@ -122,7 +119,7 @@ def _share(run: "RunSummary") -> str:
 def _table(summaries: list["RunSummary"]) -> str:
     rows = [("run", "environment", "status", "steps", "return", "score", "updated")]
     for run in summaries:
-        numbers = _share(run), _shown(run.reward), _shown(run.score)
+        numbers = _share(run), shown_number(run.reward), shown_number(run.score)
         rows.append((run.name, run.env, run.status, *numbers, run.updated))
     return table(rows)
 
@@ -140,8 +137,8 @@ def _checkpoint_names(folder: Path) -> list[str]:
 def _details(summary: "RunSummary", *, is_folder: bool) -> str:
     shown = {
         **vars(summary),
-        "reward": _shown(summary.reward),
-        "score": _shown(summary.score),
+        "reward": shown_number(summary.reward),
+        "score": shown_number(summary.score),
     }
     if is_folder:
         shown["checkpoints"] = ", ".join(_checkpoint_names(Path(summary.path))) or "-"
