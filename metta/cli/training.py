@@ -151,7 +151,7 @@ def new_run_dir(output: Path, config: TrainingConfig) -> Path:
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--output {str(output)!r} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"--runs {str(output)!r} cannot be made: {error.strerror}") from error
     for number in itertools.count(1):
         run_dir = output / (stem if number == 1 else f"{stem}-{number}")
         try:

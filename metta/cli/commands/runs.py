@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.commands.resume import find_run
-from metta.cli.options import URL_VARIABLE, add_output
+from metta.cli.options import URL_VARIABLE, add_runs
+from metta.cli.policy_names import find_run
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
 from metta.loggers.number_text import shown_number
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show this run only, in full; also: metta runs show RUN",
     )
     parser.add_argument("shown", nargs="?", metavar="", help=argparse.SUPPRESS)
-    add_output(parser)
+    add_runs(parser)
     parser.add_argument(
         "--database",
         metavar="URL",
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
         summaries, place = summaries_from_database(options.database, wanted), "the database"
     else:
-        summaries, place = _from_folders(Path(options.output), wanted), options.output
+        summaries, place = _from_folders(Path(options.runs), wanted), options.runs
     if wanted is not None:
         say(_one(summaries[0], options))
     elif options.json:

@@ -69,7 +69,7 @@ class Said:
 @pytest.fixture
 def replay(runs: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     def call(*words: Any) -> Said:
-        status = main(["replay", *map(str, words), "--output", str(runs)])
+        status = main(["replay", *map(str, words), "--runs", str(runs)])
         captured = capsys.readouterr()
         return Said(status, captured.out, captured.err)
 
@@ -157,7 +157,7 @@ def test_the_error_says_what_to_do_when_a_wish_cannot_be_met(
 def test_the_way_to_see_images_is_told_when_there_is_no_terminal(replay: Any) -> None:
     said = replay("a", "--simulation", "classic/cart")
     assert said.status == 0
-    assert "--out FILE.mp4" in said.out
+    assert "-o FILE.mp4" in said.out
 
 
 @pytest.mark.parametrize("ending", ["mp4", "gif"])
@@ -233,7 +233,7 @@ def test_images_become_blocks_that_fit_when_there_is_a_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "12")
-    words = ["a", "--simulation", "classic/cart", "--output", runs, "--steps", ":1"]
+    words = ["a", "--simulation", "classic/cart", "--runs", runs, "--steps", ":1"]
     lines = played(monkeypatch, *words).splitlines()
     assert len(lines) <= 13
     assert max(line.count("▀") for line in lines) == 30
@@ -261,7 +261,7 @@ def test_replays_are_written_when_eval_is_asked_for_them(
     apply_settings(TrainingConfig(), settings).to_yaml(run / "config.yaml")
     about = {"epoch": 7, "agent_step": 70, "agent": {"hidden_size": 8}}
     write_checkpoint(run / "checkpoints", {}, policy, about)
-    words = ["--episodes", "2", "--output", str(tmp_path), "--json", str(tmp_path / "all.json")]
+    words = ["--episodes", "2", "--runs", str(tmp_path), "--json", str(tmp_path / "all.json")]
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(["eval", "a:latest", *words, "--replays", str(one)]) == 0
     path = one / "epoch_000007-training-CartPole-v1.replay"

@@ -129,11 +129,11 @@ def test_it_says_so_when_a_folder_has_no_logs(capsys: pytest.CaptureFixture[str]
 def test_the_address_is_found_when_several_places_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from argparse import Namespace
 
-    nowhere = Namespace(database=None, output="some")
+    nowhere = Namespace(database=None, runs="some")
     assert database_of(nowhere) == "some/stats.db"
     monkeypatch.setenv("METTA_STATS_URL", "postgresql://host/metta")
     assert database_of(nowhere) == "postgresql://host/metta"
-    assert database_of(Namespace(database="own.db", output="some")) == "own.db"
+    assert database_of(Namespace(database="own.db", runs="some")) == "own.db"
 
 
 def test_news_is_loaded_when_it_comes_while_a_folder_is_watched() -> None:
