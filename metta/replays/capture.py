@@ -7,6 +7,7 @@ from below them: by a wrapper of the single environment, or in a copy of the gri
 import contextlib
 import io
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -280,9 +281,11 @@ def _way_to_draw(make: Callable[..., GymEnv]) -> tuple[Kind, dict[str, Any]]:
 def _draws(make: Callable[..., GymEnv], more: dict[str, Any], kind: Kind) -> bool:
     env = None
     try:
-        env = make(**more)
-        env.reset(seed=_PROBE_SEED)
-        drawn: Any = env.render()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a missing screen or library says goes nowhere
+            env = make(**more)
+            env.reset(seed=_PROBE_SEED)
+            drawn: Any = env.render()
         return (_as_frame(drawn) if kind == "frames" else _as_text(drawn)) is not None
     except Exception:  # noqa: BLE001  # any failure: it cannot be drawn this way
         return False

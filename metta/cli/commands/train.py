@@ -43,7 +43,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run",
         metavar="NAME",
-        help="name of the run's folder (default: experiment, seed and time)",
+        help="name of the run's folder (default: preset or environment, seed and time)",
     )
     parser.add_argument(
         "--eval-episodes",
