@@ -82,7 +82,8 @@ def test_small_pictures_are_scaled_up_when_a_gif_is_written(
     train(tmp_path, "Small-v0")
     target = tmp_path / "small.gif"
     assert main(["enjoy", "one", "--runs", str(tmp_path), spelling, str(target)]) == 0
-    assert Image.open(target).size == (256, 320)
+    with Image.open(target) as image:
+        assert image.size == (256, 320)
     assert f"{target}: " in capsys.readouterr().out
 
 
