@@ -33,7 +33,7 @@ class CurvePart(NamedTuple):
     """Middle of the part."""
     mean: float
     std: float
-    count: int
+    num_episodes: int
 
 
 @dataclass

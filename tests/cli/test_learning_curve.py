@@ -57,7 +57,11 @@ def test_the_first_mean_has_long_episodes_too_when_short_ones_end_first(log: Log
     curve = log.curve()
     assert curve.episodes[:4] == [(0.0, 1.0), (0.0, 1.0), (0.0, 9.0), (0.0, 9.0)]
     first = curve.parts[0]
-    assert (first.count, first.mean, first.std) == (4, 5.0, 4.0)  # by their ends it would be 1
+    assert (first.num_episodes, first.mean, first.std) == (
+        4,
+        5.0,
+        4.0,
+    )  # by their ends it would be 1
     assert {part.mean for part in curve.parts[1:]} == {9.0}
 
 
@@ -97,7 +101,7 @@ def test_a_long_run_is_thinned_out_when_it_has_many_episodes(log: Log) -> None:
     curve = log.curve()
     assert 2000 < len(curve.episodes) <= 4097
     assert 20 <= len(curve.parts) <= 40
-    assert sum(part.count for part in curve.parts) > 0.9 * 59 * 400
+    assert sum(part.num_episodes for part in curve.parts) > 0.9 * 59 * 400
 
 
 def test_the_curve_is_empty_when_no_episode_has_ended(log: Log) -> None:

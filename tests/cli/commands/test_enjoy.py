@@ -203,10 +203,10 @@ def test_the_weights_are_the_same_when_a_replay_is_recorded(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "begin"),
     [
-        (["Acrobot-v1"], "acrobot_v1-seed1-"),
+        (["MountainCar-v0"], "mountaincar_v0-seed1-"),
         (["env=grid/gather", "n_steps=4"], "grid_gather-seed1-"),
         (["cartpole"], "cartpole-seed1-"),
-        (["Acrobot-v1", "experiment_name=mine"], "mine-seed1-"),
+        (["MountainCar-v0", "experiment_name=mine"], "mine-seed1-"),
     ],
 )
 def test_a_run_is_named_after_its_environment_when_no_name_is_given(
