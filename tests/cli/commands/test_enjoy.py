@@ -1,4 +1,4 @@
-"""`metta enjoy`, and the replay that each run has at its end."""
+"""`metta enjoy` (`metta.cli.terminal_player`), and each run's last replay (`metta.cli.final_replay`)."""
 
 import sys
 from pathlib import Path

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from metta.agent.factory import make_policy
-from metta.cli.commands import replay as replay_command
+from metta.cli import terminal_player
 from metta.cli.main import main
 from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
@@ -179,7 +179,7 @@ class Terminal(io.StringIO):
 def played(monkeypatch: pytest.MonkeyPatch, *words: Any) -> str:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(replay_command.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(terminal_player.time, "sleep", lambda seconds: None)
     assert main(["replay", *map(str, words)]) == 0
     return terminal.getvalue()
 
@@ -225,7 +225,7 @@ def test_lines_are_cut_when_the_terminal_is_narrow(
     ],
 )
 def test_a_line_takes_no_more_columns_when_it_is_cut(line: str, cut: str) -> None:
-    assert replay_command._cut(line, 3) == cut
+    assert terminal_player._cut(line, 3) == cut
 
 
 def test_images_become_blocks_that_fit_when_there_is_a_terminal(
