@@ -120,7 +120,7 @@ class World:
         """Commands that read the run: three always, three of the others by turns."""
         run, output, scratch = (
             str(self.runs / "run"),
-            ["--output", str(self.runs)],
+            ["--runs", str(self.runs)],
             self.folder / "scratch",
         )
         shutil.rmtree(scratch, ignore_errors=True)

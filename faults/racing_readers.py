@@ -33,7 +33,7 @@ _START_SECONDS = 120.0
 
 def reads(runs: Path) -> dict[str, list[str]]:
     """What is read, and how."""
-    run, output = str(runs / "run"), ["--output", str(runs)]
+    run, output = str(runs / "run"), ["--runs", str(runs)]
     return {
         "eval RUN:latest": ["eval", "run:latest", "--episodes", "1", *output],
         "inspect RUN": ["inspect", "run", "--json", *output],

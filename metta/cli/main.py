@@ -29,6 +29,7 @@ COMMANDS = {
     "policies": "list saved policies",
     "inspect": "show what is inside a checkpoint or policy",
     "eval": "play fresh episodes with saved policies",
+    "enjoy": "watch a policy play, in a window, the terminal or a video",
     "replay": "play a recorded episode, or write it as a video",
     "compare": "compare runs, with confidence intervals",
     "stats": "load event logs into a database, and query it",

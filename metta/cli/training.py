@@ -1,7 +1,7 @@
 """A run from start to saved result, for `metta train` and `metta resume`."""
 
 import itertools
-import math
+import re
 import shlex
 import time
 from collections.abc import Collection, Mapping
@@ -10,12 +10,14 @@ from typing import Any
 
 from metta.agent.policy import Policy
 from metta.cli.commands.resume import place_of, resume_command
+from metta.cli.final_replay import record_final_replay
 from metta.cli.plot import draw_learning_curve
 from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError
-from metta.loggers.events.history import stream_rows
+from metta.loggers.number_text import shown_number
 from metta.replays.file import list_replays
 from metta.rl.components.trainer import Trainer
+from metta.runs.learning_curve import read_learning_curve
 from metta.secrets import scrub
 from metta.store.checkpoints.files import list_checkpoints
 from metta.store.run_directory import RunDirectory
@@ -24,7 +26,7 @@ from metta.train.train_config import TrainingConfig
 
 __all__ = ["new_run_dir", "train", "train_in"]
 
-MAX_CURVE_POINTS = 4096
+_MAX_NAME = 60
 MAX_QUICK_BYTES = 32 * 2**20
 """Largest event log that is read in full when a signal stops training."""
 
@@ -79,6 +81,8 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
         if before:
             say(f"resumes from epoch {before[-1].epoch} ({before[-1].agent_step:,} steps)")
         trainer.train()
+        if trainer.stop_signal is None:
+            record_final_replay(trainer)
     except KeyboardInterrupt:
         if list_checkpoints(checkpoints):
             say(f"interrupted; continue with: {again}")
@@ -99,8 +103,11 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
     if is_stopped:
         say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); continue with: {again}")
     elif episodes is not None:
-        say(f"reached a mean return of {episodes.mean:.1f} (std {episodes.returns.std():.1f}) over "
-              f"{len(episodes.returns)} fresh episodes after {state.agent_step:,} steps")  # fmt: skip
+        mean, std = shown_number(episodes.mean), shown_number(float(episodes.returns.std()))
+        say(
+            f"reached a mean return of {mean} (std {std}) over {len(episodes.returns)} fresh episodes "
+            f"after {state.agent_step:,} steps"
+        )
     record = state.policies.latest_saved_policy_record
     if record is not None:
         say(f"the policy is in {record.uri.removeprefix('file://')}")
@@ -114,42 +121,29 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
         say("the learning curve is drawn when training is done: the event log is large")
         return
     try:
-        curve = draw_learning_curve(run.curve_file, learning_curve(run.events_file), env)
+        curve = draw_learning_curve(
+            run.curve_file, read_learning_curve(run.events_file), f"{run.name}: {env}"
+        )
         say(f"drew the learning curve to {curve}")
     except MettaError as error:  # a missing extra, or an event log with a bad line
         say(f"no learning curve: {error}")
 
 
-def learning_curve(events_file: Path) -> list[dict[str, float]]:
-    """``agent_step`` and ``episode_return`` of a run's records, also from before it was resumed.
-
-    Of many records, every second is left out, or three of four, and so on, but never the last.
-    """
-    points: list[tuple[int, float]] = []
-    last, stride, number = (-1, math.nan), 1, 0
-    for row in stream_rows(events_file, with_late_scores=False):
-        reward = row.metrics.get("overview/reward", math.nan)
-        if row.agent_step == last[0]:
-            if math.isnan(reward):
-                continue  # a last record with scores only
-        elif last[0] >= 0:
-            if number % stride == 0:
-                points.append(last)
-            number += 1
-            if len(points) > MAX_CURVE_POINTS:
-                points, stride = points[::2], 2 * stride
-        last = row.agent_step, reward
-    points += [last] if last[0] >= 0 else []
-    return [{"agent_step": float(step), "episode_return": reward} for step, reward in points]
+def _experiment(config: TrainingConfig) -> str:
+    """The experiment's name; where none was chosen, its environment's: ``Acrobot-v1`` is acrobot_v1."""
+    if config.experiment_name != TrainingConfig().experiment_name:
+        return config.experiment_name
+    env = re.sub(r"[^a-z0-9]+", "_", config.env.rpartition(":")[2].lower()).strip("_")
+    return env[:_MAX_NAME] or config.experiment_name
 
 
 def new_run_dir(output: Path, config: TrainingConfig) -> Path:
     """A new folder, also if two runs begin in the same second."""
-    stem = f"{config.experiment_name}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stem = f"{_experiment(config)}-seed{config.trainer.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--output {str(output)!r} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"--runs {str(output)!r} cannot be made: {error.strerror}") from error
     for number in itertools.count(1):
         run_dir = output / (stem if number == 1 else f"{stem}-{number}")
         try:

@@ -7,6 +7,7 @@ from below them: by a wrapper of the single environment, or in a copy of the gri
 import contextlib
 import io
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -27,12 +28,13 @@ from metta.replays.tracks import TrackRecorder
 from metta.spaces import obs_spec_of
 from metta.train.agent_groups import AGENT_GROUPS
 
-__all__ = ["MAX_STEPS", "Scene", "open_scene"]
+__all__ = ["MAX_STEPS", "Scene", "has_window", "kind_of", "open_scene"]
 
 MAX_STEPS = 999_999
 """A recording is never longer: the copy of a grid world must not end its episode."""
 _MODES: dict[str, Kind] = {"rgb_array": "frames", "ansi": "text"}
 """Ways to draw that are asked for, the best first."""
+_WINDOW = "human"
 _PROBE_SEED = 0
 _DISPLAY = {"SDL_VIDEODRIVER": "dummy", "SDL_NO_SIGNAL_HANDLERS": "1"}
 """Drawing needs no screen, and must not take over the signals of this process."""
@@ -72,6 +74,24 @@ def open_scene(task: Task) -> Iterator[Scene]:
         contextlib.closing(GridScene(task) if is_grid_id(task.env) else DrawnScene(task)) as scene,
     ):
         yield scene
+
+
+def kind_of(task: Task) -> Kind:
+    """What an episode of a task would be recorded as."""
+    if is_grid_id(task.env):
+        return "grid"
+    kwargs, _ = split_agent_groups(task.env_kwargs)
+    with _display_kept():
+        return _way_to_draw(_maker_of(task.env, kwargs))[0]
+
+
+def has_window(task: Task) -> bool:
+    """Whether an environment says that it can show itself in a window (render mode ``human``)."""
+    if is_grid_id(task.env):
+        return False
+    kwargs, _ = split_agent_groups(task.env_kwargs)
+    with contextlib.closing(_maker_of(task.env, kwargs)()) as env:
+        return _WINDOW in (_metadata_of(env).get("render_modes") or ())
 
 
 @contextlib.contextmanager
@@ -261,9 +281,11 @@ def _way_to_draw(make: Callable[..., GymEnv]) -> tuple[Kind, dict[str, Any]]:
 def _draws(make: Callable[..., GymEnv], more: dict[str, Any], kind: Kind) -> bool:
     env = None
     try:
-        env = make(**more)
-        env.reset(seed=_PROBE_SEED)
-        drawn: Any = env.render()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a missing screen or library says goes nowhere
+            env = make(**more)
+            env.reset(seed=_PROBE_SEED)
+            drawn: Any = env.render()
         return (_as_frame(drawn) if kind == "frames" else _as_text(drawn)) is not None
     except Exception:  # noqa: BLE001  # any failure: it cannot be drawn this way
         return False

@@ -8,6 +8,7 @@ import numpy as np
 
 from metta.envs.grid.render import draw_rgb, draw_text
 from metta.errors import ConfigError
+from metta.loggers.number_text import shown_number
 from metta.replays.replay import Replay
 from metta.untrusted.text import printable, printable_lines
 
@@ -23,6 +24,7 @@ _MAX_IMAGE_BYTES = 256 * 2**20
 _MAX_ROWS = 2000
 """Limit on pixels in a terminal: an image one pixel wide must not become millions of lines."""
 _CELL_PIXELS = 8
+_READABLE_WIDTH, _MAX_READABLE_HEIGHT = 256, 1024
 _END = "\x1b[0m"
 
 
@@ -47,24 +49,24 @@ def caption_of(replay: Replay, moment: int, totals: np.ndarray) -> str:
         actions = replay.actions(moment - 1)[:_MAX_AGENTS]
         line += f"  actions {_brief(actions)}  rewards {_brief(replay.rewards(moment - 1))}"
     mine = totals[np.array(replay.info.evaluated, bool)]
-    return f"{line}  return {mine.mean() if len(mine) else 0.0:.3g}"
+    return f"{line}  return {shown_number(float(mine.mean()) if len(mine) else 0.0)}"
 
 
 def image_of(replay: Replay, moment: int, *, scale: int | None = None) -> np.ndarray:
     """One moment as an image ``[H, W, 3]`` uint8; a cell of a grid or a pixel is `scale` pixels wide.
 
-    None: 8 for grids, 1 for images. Texts and observations have none, and images of more than 256 MiB are
-    not drawn: `ConfigError`.
+    None: at least 8 for grids and 1 for images, more for small ones, so that they are 256 pixels wide.
+    Texts and observations have none, and images of more than 256 MiB are not drawn: `ConfigError`.
     """
     kind = replay.info.kind
     if kind not in ("grid", "frames"):
         raise ConfigError(
             f"a replay of kind {kind!r} has no images; write it as .txt, or play it in a terminal"
         )
-    size = scale or (_CELL_PIXELS if kind == "grid" else 1)
+    height, width = replay.tracks["cells" if kind == "grid" else "frames"].shape[:2]
+    size = scale or _readable_scale(kind, height, width)
     if not 1 <= size <= _MAX_SCALE:
         raise ConfigError(f"scale={scale} pixels; use 1 to {_MAX_SCALE}")
-    height, width = replay.tracks["cells" if kind == "grid" else "frames"].shape[:2]
     if height * width * size**2 * 3 > _MAX_IMAGE_BYTES:
         # a replay's arrays are small enough for a scale of 1
         largest = math.isqrt(_MAX_IMAGE_BYTES // (height * width * 3))
@@ -75,6 +77,13 @@ def image_of(replay: Replay, moment: int, *, scale: int | None = None) -> np.nda
     if kind == "grid":
         return draw_rgb(replay.world(moment), size)
     return replay.frame(moment).repeat(size, axis=0).repeat(size, axis=1)
+
+
+def _readable_scale(kind: str, height: int, width: int) -> int:
+    """Pixels for each cell or pixel, so that people can see a small picture; a tall one is not blown up."""
+    least = _CELL_PIXELS if kind == "grid" else 1
+    readable = min(math.ceil(_READABLE_WIDTH / width), max(1, _MAX_READABLE_HEIGHT // height))
+    return min(max(least, readable), _MAX_SCALE)
 
 
 def half_blocks(image: np.ndarray, width: int) -> str:

@@ -61,14 +61,16 @@ class Comparison:
     """Which data is missing, if there is not enough."""
 
 
-def last_evaluation(path: Path) -> Evaluation | None:
-    """The evaluation of the last epoch in a log; None if it has none.
+def last_evaluation(path: Path, epoch: int | None = None) -> Evaluation | None:
+    """The evaluation of the last epoch in a log, or of `epoch`; None if it has none.
 
     Epochs that were lost when a run was resumed do not count.
     """
     found: Evaluation | None = None
     for event in stream_events(path, {"evaluation"}) if os.path.lexists(path) else ():
         evaluation = _evaluation(event, path)
+        if epoch not in (None, evaluation.epoch):
+            continue
         if found is None or evaluation.epoch >= found.epoch:
             found = evaluation
     return found

@@ -8,6 +8,7 @@ from typing import Any
 
 from metta.loggers.events.history import row_of, stream_events
 from metta.loggers.events.lines import Event
+from metta.loggers.number_text import shown_number
 from metta.runs.summary import UNREADABLE, seconds_since, shown_time
 from metta.untrusted.text import printable
 
@@ -105,12 +106,12 @@ def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
     yield f"last scores: epoch {scores['epoch']}"
     names = {**scores["categories"], **scores["simulations"], suite: None}
     width = max(map(len, names)) + 4
-    yield f"  {suite:<{width}}  {_shown(scores['score'])}"
+    yield f"  {suite:<{width}}  {shown_number(scores['score'])}"
     for category, score in scores["categories"].items():
-        yield f"    {category:<{width - 2}}  {_shown(score)}"
+        yield f"    {category:<{width - 2}}  {shown_number(score)}"
         for name, one in scores["simulations"].items():
             if name != category and name.split("/", 1)[0] == category:
-                yield f"      {name:<{width - 4}}  {_shown(one)}"
+                yield f"      {name:<{width - 4}}  {shown_number(one)}"
 
 
 def details_from_log(path: Path) -> RunDetails:
@@ -176,7 +177,3 @@ def _mean(numbers: list[float]) -> float:
 
 def _plain(number: float | None) -> float | None:
     return None if number is None or not math.isfinite(number) else number
-
-
-def _shown(number: float | None) -> str:
-    return "-" if number is None else f"{number:.3f}"

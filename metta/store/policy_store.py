@@ -13,13 +13,14 @@ from torch import nn
 
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
-from metta.errors import CheckpointError, PolicyError, UnsafeFileError
+from metta.errors import CheckpointError, PolicyError, UnsafeFileError, did_you_mean
 from metta.store.checkpoints.files import (
     MANIFEST_FILE,
     POLICY_FILE,
     CheckpointEntry,
     checkpoint_folders,
     plain_metadata,
+    score_of,
     survey_checkpoints,
 )
 from metta.store.checkpoints.late_scores import with_late_scores
@@ -35,7 +36,9 @@ from metta.untrusted.paths import NAME, check_name, path_of, plain_path, safe_jo
 __all__ = ["PolicyStore", "path_of", "record_of_checkpoint", "spaces_of", "store_in"]
 
 _SUFFIX = ".safetensors"
-_SELECTOR = re.compile(rf"(?P<run>{NAME.pattern}):(?P<which>latest|best|v[0-9]{{1,15}})")
+_SELECTOR = re.compile(r"(?P<run>.+):(?P<which>latest|best|v?[0-9]{1,15})", re.DOTALL)
+_ANY = "any"
+"""What a name without a choice means: the best policy, or the latest if none has a score."""
 
 
 class PolicyStore:
@@ -45,9 +48,10 @@ class PolicyStore:
         record = store.save(policy, "cartpole", epoch=120, agent_step=61_440, metadata={"score": 1.0})
         record = store.load(record.uri, env="CartPole-v1")       # record.policy acts
 
-    A policy is named by ``file://...``, by a path (of a policy file, a checkpoint, a folder of
-    checkpoints or a run), by ``wandb://entity/project/artifact:version``, or, if `root` is a folder of
-    runs, by ``run:latest``, ``run:best`` or ``run:v120`` (its epoch).
+    A policy is named by its path or ``file://...`` (a policy file or a checkpoint), by
+    ``wandb://entity/project/artifact:version``, or by its run: ``RUN:latest``, ``RUN:best``, ``RUN:v120``
+    (its epoch), or ``RUN``, which is its best policy, or the latest if none has a score. RUN is the
+    name of a run below `root`, or the path of any folder of a run, of checkpoints or of policies.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -150,14 +154,6 @@ class PolicyStore:
             return held.load(env, policy)
 
     def _place(self, uri: str) -> "_Place":
-        selector = _SELECTOR.fullmatch(uri)
-        if selector:
-            folder = self.root / selector["run"]
-            if not folder.is_dir():
-                raise PolicyError(
-                    f"{uri!r} names the run {selector['run']!r}, but {str(folder)!r} does not exist"
-                )
-            return _Place(uri, folder, selector["which"])
         scheme, separator, _ = uri.partition("://")
         if scheme == "wandb" and separator:
             return _Place(uri, download_policy(uri))
@@ -166,15 +162,47 @@ class PolicyStore:
                 f"{uri[:200]!r} has the scheme {scheme[:40]!r}; policies are read from file://..., from a "
                 "path, from wandb://..., or by run:latest, run:best and run:v120"
             )
-        path = path_of(uri)
+        selector = _SELECTOR.fullmatch(uri)
         try:
-            if (
-                path.exists()
-            ):  # a link that the user names is followed, those inside of folders are not
-                return _Place(uri, path.resolve() if path.is_symlink() else path)
+            path = self._existing(uri)
+            if path is not None:
+                return _Place(uri, path)
+            folder = None if selector is None else self._existing(selector["run"])
+            if selector is not None and folder is not None and folder.is_dir():
+                return _Place(uri, folder, selector["which"])
         except OSError as error:  # a name that is too long, for example
             raise PolicyError(f"{uri[:200]!r} names no policy: {error.strerror}") from error
-        raise PolicyError(f"there is no policy {uri!r}: {str(path)!r} does not exist")
+        raise self._unknown(uri if selector is None else selector["run"], uri)
+
+    def _existing(self, name: str) -> Path | None:
+        """The path, or the run below `root`, of a name; a run comes before a folder without policies."""
+        path = path_of(name)
+        run = self.root / name if NAME.fullmatch(name) else None
+        if run is not None and run.is_dir() and not (path.is_dir() and _has_policies(path)):
+            path = path if path.is_file() else run
+        if not path.exists():
+            return None
+        # a link that the user names is followed, those inside of folders are not
+        return path.resolve() if path.is_symlink() else path
+
+    def _unknown(self, name: str, uri: str) -> PolicyError:
+        """The one error of names that mean nothing."""
+        known = [file.parent.name for file in sorted(self.root.glob("*/config.yaml"))]
+        return PolicyError(
+            f"there is no policy {uri!r}: neither {name!r} nor {str(self.root / name)!r} exists"
+            f"{did_you_mean(name, known)}; give the path of a policy, a checkpoint or a run, or RUN, "
+            "RUN:best, RUN:latest or RUN:v120"
+        )
+
+    def choice_for(self, uri: str, record: PolicyRecord) -> str:
+        """A line that says which policy a name without a choice means; empty if it leaves none."""
+        named = self._place(uri)
+        if named.which != _ANY or not named.path.is_dir() or named.path == path_of(record.uri):
+            return ""
+        score = score_of(record.metadata)
+        if score is None:
+            return f"{uri} is its latest policy, of epoch {record.epoch}: none has a score"
+        return f"{uri} is its best policy, of epoch {record.epoch} (score {score:.4g})"
 
 
 class _Place(NamedTuple):
@@ -184,8 +212,8 @@ class _Place(NamedTuple):
     """As the caller gave it."""
     path: Path
     """A policy's file, a checkpoint, or a folder of either."""
-    which: str = "latest"
-    """``latest``, ``best`` or ``v120``, of a folder."""
+    which: str = _ANY
+    """``latest``, ``best``, ``v120`` or `_ANY`, of a folder."""
 
     def find(self) -> Path:
         """A policy's file or a checkpoint."""
@@ -240,12 +268,14 @@ def store_in(folder: Path) -> PolicyStore:
 
 
 def _selected(store: PolicyStore, uri: str, which: str) -> PolicyRecord:
+    if which == _ANY:
+        return _require(store.best() or store.latest(), uri, "no policy is saved there")
     if which == "latest":
         return _require(store.latest(), uri, "no policy is saved there")
     if which == "best":
         return _require(store.best(), uri, "no policy there has a score; use run:latest")
     records = store.list()
-    found = [record for record in records if record.epoch == int(which[1:])]
+    found = [record for record in records if record.epoch == int(which.removeprefix("v"))]
     epochs = sorted({record.epoch for record in records})
     return _require(next(reversed(found), None), uri, f"saved epochs are {epochs}")
 
@@ -253,6 +283,13 @@ def _selected(store: PolicyStore, uri: str, which: str) -> PolicyRecord:
 def _is_checkpoint(path: Path) -> bool:
     """Whether a folder is a checkpoint, by its manifest or, without one, by its name."""
     return os.path.lexists(path / MANIFEST_FILE) or path in checkpoint_folders(path.parent)
+
+
+def _has_policies(folder: Path) -> bool:
+    """Whether a folder is a run, a checkpoint, or has some of either or of policies in it."""
+    inside = ("config.yaml", "checkpoints", MANIFEST_FILE)
+    is_run = any(os.path.lexists(folder / name) for name in inside)
+    return is_run or bool(checkpoint_folders(folder)) or any(folder.glob(f"*{_SUFFIX}"))
 
 
 def _file_in(path: Path) -> Path:

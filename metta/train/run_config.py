@@ -122,6 +122,9 @@ class EvaluationConfig:
     """How long an evaluation in the background may take; the end of a run waits for it."""
     replay_interval: Interval = 0
     """Epochs between replays, one episode of each simulation; 0: none. One more at the end of the run."""
+    final_replay: bool = True
+    """`metta train` records one episode of the final policy, of up to 500 steps or 10 seconds, unless
+    there is a replay of its epoch already."""
     replay_max_steps: Annotated[int, Ge(1), Le(100_000)] = 5_000
     """Steps after which the recording of an episode is cut off."""
 

@@ -236,7 +236,7 @@ class TrainingConfig:
     """A whole experiment."""
 
     experiment_name: Name = "metta"
-    """Names the run."""
+    """Names the run; with the default, commands name it after its environment."""
     agent: AgentConfig = dataclasses.field(default_factory=AgentConfig)
     trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
 

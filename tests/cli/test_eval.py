@@ -14,6 +14,7 @@ from metta.agent.policy import Policy
 from metta.cli.main import main
 from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv
+from metta.loggers.number_text import shown_number
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.sim import run_episodes
 from metta.store.checkpoints.files import write_checkpoint
@@ -49,21 +50,35 @@ def test_the_environment_of_the_run_is_played_when_no_suite_is_named(
     tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path / "a", policy, 1.0, 2.0, env_kwargs={"max_episode_steps": 4})
-    words = ["eval", "a:best", "--episodes", "6", "--output", str(tmp_path)]
+    words = ["eval", "a:best", "--episodes", "6", "--runs", str(tmp_path)]
     assert main(words) == 0
     rows = rows_of(capsys.readouterr().out)
     assert rows[0][:3] == ["policy", "simulation", "score"]
-    assert rows[1] == ["a:best", "training/CartPole-v1", "4.00", "4.00", "..", "4.00", "6"]
-    assert rows[2] == ["a:best", "training", "4.00", "4.00", "..", "4.00", "6"]
+    assert rows[1] == ["a:best", "training/CartPole-v1", "4", "4", "..", "4", "6"]
+    assert rows[2] == ["a:best", "training", "4", "4", "..", "4", "6"]
     assert len(rows) == 3
 
 
-def test_its_policies_are_proposed_when_a_run_is_named(
-    tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("score", "choice"),
+    [
+        (1.0, "is its best policy, of epoch 1 (score 1)"),
+        (None, "is its latest policy, of epoch 1: none has a score"),
+    ],
+)
+def test_the_choice_is_told_when_a_run_is_named(
+    tmp_path: Path,
+    policy: Policy,
+    capsys: pytest.CaptureFixture[str],
+    score: float | None,
+    choice: str,
 ) -> None:
-    make_run(tmp_path / "a", policy, 1.0)
-    assert main(["eval", "a", "--output", str(tmp_path)]) == 1
-    assert "'a' is a run; name a policy of it: a:best or a:latest" in capsys.readouterr().err
+    make_run(tmp_path / "a", policy, score)
+    for name in ("a", str(tmp_path / "a")):
+        assert main(["eval", name, "--episodes", "2", "--runs", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == f"{name} {choice}"
+    assert main(["eval", "a:latest", "--episodes", "2", "--runs", str(tmp_path)]) == 0
+    assert "is its" not in capsys.readouterr().out
 
 
 def test_files_tell_everything_when_they_are_asked_for(
@@ -82,7 +97,7 @@ def test_files_tell_everything_when_they_are_asked_for(
     file = write_yaml(tmp_path / "suite.yaml", suite)
     files = ["--csv", str(tmp_path / "scores.csv"), "--json", str(tmp_path / "scores.json")]
     words = ["eval", "a:v1", record.uri, "--suite", str(file), "--episodes", "12", *files]
-    assert main([*words, "--output", str(tmp_path), "--seed", "3"]) == 0
+    assert main([*words, "--runs", str(tmp_path), "--seed", "3"]) == 0
     printed = rows_of(capsys.readouterr().out)
     with (tmp_path / "scores.csv").open() as lines:
         table = list(csv.DictReader(lines))
@@ -90,7 +105,7 @@ def test_files_tell_everything_when_they_are_asked_for(
     assert [row["name"] for row in table] == ["pole/short", "pole/whole", "pole"] * 2
     assert [row["policy"] for row in table] == ["a:v1"] * 3 + [record.uri] * 3
     for row, line in zip(table, printed[1:], strict=True):
-        assert line[1:3] == [row["name"], f"{float(row['score']):.2f}"]
+        assert line[1:3] == [row["name"], shown_number(float(row["score"]))]
     # both policies are the same, so are their episodes
     assert [row["score"] for row in table[:3]] == [row["score"] for row in table[3:]]
     evaluator = PolicyEvaluator("CartPole-v1", EvaluationConfig(eval_episodes=12), seed=3)
@@ -109,7 +124,7 @@ def test_simulations_that_do_not_fit_are_named_when_a_suite_allows_it(
     tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path / "a", policy, 1.0)
-    words = ["eval", "a", "--suite", "classic", "--episodes", "2", "--output", str(tmp_path)]
+    words = ["eval", "a", "--suite", "classic", "--episodes", "2", "--runs", str(tmp_path)]
     assert main([*words[:1], str(tmp_path / "a"), *words[2:]]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[1:3]] == ["classic/cartpole", "classic"]
@@ -164,7 +179,7 @@ def test_the_error_says_what_to_give_when_a_run_had_an_environment_without_an_id
     own = make_policy(*spaces_of(CorridorEnv), AGENT)
     run = make_run(tmp_path / "a", own, 1.0)
     (run / "run.json").write_text(json.dumps({"own_environment": "CorridorEnv"}))
-    assert main(["eval", "a:latest", "--output", str(tmp_path)]) == 2
+    assert main(["eval", "a:latest", "--runs", str(tmp_path)]) == 2
     assert "does not name its training task" in capsys.readouterr().err
 
 
@@ -172,7 +187,7 @@ def test_the_error_names_the_spaces_when_a_policy_fits_nothing(
     tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path / "a", policy, 1.0)
-    assert main(["eval", "a:best", "--env", "Pendulum-v1", "--output", str(tmp_path)]) == 1
+    assert main(["eval", "a:best", "--env", "Pendulum-v1", "--runs", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "fits no simulation of the suite 'env'" in error
     assert "Discrete(2)" in error

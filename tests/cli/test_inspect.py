@@ -290,7 +290,7 @@ def test_the_command_has_its_options_when_a_parser_is_built() -> None:
     parser = argparse.ArgumentParser()
     configure(parser)
     options = parser.parse_args(["x", "--json", "--verify"])
-    assert (options.thing, options.json, options.verify, options.output) == (
+    assert (options.thing, options.json, options.verify, options.runs) == (
         "x",
         True,
         True,

@@ -428,4 +428,4 @@ def test_one_line_explains_when_a_run_cannot_begin(capsys: pytest.CaptureFixture
     assert main(["resume"]) == 2
     assert "RUN is missing" in capsys.readouterr().err
     assert main(["train", "cartpole", "--output", "/proc/x", *TINY]) == 2
-    assert "--output '/proc/x' cannot be" in capsys.readouterr().err
+    assert "--runs '/proc/x' cannot be" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-import math
+import dataclasses
 import struct
 import sys
 from pathlib import Path
@@ -7,8 +7,13 @@ import pytest
 
 from metta.cli.plot import draw_learning_curve
 from metta.errors import MissingExtraError
+from metta.runs.learning_curve import CurvePart, LearningCurve
 
-ROWS = [{"agent_step": float(step), "episode_return": step / 10} for step in range(0, 50, 10)]
+CURVE = LearningCurve(
+    episodes=[(float(step), step / 10) for step in range(0, 50, 5)],
+    parts=[CurvePart(10.0 * part, part, 0.5, 2) for part in range(5)],
+    evaluations=[(50, 4.5)],
+)
 
 
 def size_of(path: Path) -> tuple[int, int]:
@@ -20,40 +25,31 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def test_a_png_is_written_when_there_are_returns(tmp_path: Path) -> None:
-    path = draw_learning_curve(tmp_path / "runs" / "curve.png", ROWS, "CartPole-v1")
+    path = draw_learning_curve(tmp_path / "runs" / "curve.png", CURVE, "CartPole-v1")
     assert path == tmp_path / "runs" / "curve.png"
     # 7 x 4 inches at 120 dots each
     assert size_of(path) == (840, 480)
     assert [entry.name for entry in path.parent.iterdir()] == ["curve.png"]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [[], [{"agent_step": 1.0}], [{"agent_step": 1.0, "episode_return": math.nan}]],
-)
-def test_a_png_is_written_when_there_is_nothing_to_draw(
-    tmp_path: Path, rows: list[dict[str, float]]
-) -> None:
-    assert size_of(draw_learning_curve(tmp_path / "curve.png", rows, "x")) == (840, 480)
+def test_a_png_is_written_when_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    path = draw_learning_curve(tmp_path / "curve.png", LearningCurve(), "x")
+    assert size_of(path) == (840, 480)
 
 
-def test_the_picture_differs_when_the_numbers_do(tmp_path: Path) -> None:
-    first = draw_learning_curve(tmp_path / "a.png", ROWS, "x").read_bytes()
-    second = draw_learning_curve(tmp_path / "b.png", ROWS[::-1][:2], "x").read_bytes()
-    assert first != second
-
-
-def test_gaps_are_left_out_when_some_epochs_have_no_return(tmp_path: Path) -> None:
-    gaps = [{"agent_step": 5.0, "episode_return": math.nan}, *ROWS]
-    whole = draw_learning_curve(tmp_path / "a.png", ROWS, "x").read_bytes()
-    assert draw_learning_curve(tmp_path / "b.png", gaps, "x").read_bytes() == whole
+@pytest.mark.parametrize("part", ["episodes", "parts", "evaluations"])
+def test_the_picture_differs_when_a_part_of_the_curve_does(tmp_path: Path, part: str) -> None:
+    whole = draw_learning_curve(tmp_path / "a.png", CURVE, "x").read_bytes()
+    less = dataclasses.replace(CURVE, **{part: []})
+    assert draw_learning_curve(tmp_path / "b.png", less, "x").read_bytes() != whole
+    assert draw_learning_curve(tmp_path / "c.png", CURVE, "other").read_bytes() != whole
 
 
 def test_no_figure_stays_open_when_it_was_drawn(tmp_path: Path) -> None:
     from matplotlib import pyplot
 
     before = pyplot.get_fignums()
-    draw_learning_curve(tmp_path / "curve.png", ROWS, "x")
+    draw_learning_curve(tmp_path / "curve.png", CURVE, "x")
     assert pyplot.get_fignums() == before
 
 
@@ -65,5 +61,5 @@ def test_the_error_says_how_to_install_when_matplotlib_is_missing(
     if module == "matplotlib.pyplot":
         monkeypatch.delattr("matplotlib.pyplot", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'metta-rl\[plot\]'"):
-        draw_learning_curve(tmp_path / "curve.png", ROWS, "x")
+        draw_learning_curve(tmp_path / "curve.png", CURVE, "x")
     assert not (tmp_path / "curve.png").exists()

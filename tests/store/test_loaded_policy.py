@@ -147,8 +147,9 @@ def test_a_policy_is_found_when_its_run_is_named(tmp_path: Path) -> None:
     }  # fmt: skip
     assert found["best"].metadata["score"] == 5.0
     path = tmp_path / "first"
-    for uri in (path, path.as_uri()):
-        assert load_policy(uri).policy.parameter_hash() == found["latest"].policy.parameter_hash()
+    for uri in (path, path.as_uri(), "first", f"{path}:best", "first:1", f"{path}:v1"):
+        agent = load_policy(uri, runs=tmp_path)
+        assert agent.policy.parameter_hash() == found["best"].policy.parameter_hash()
 
 
 def test_only_the_pinned_file_is_loaded_when_its_digest_is_given(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.commands.resume import find_run
-from metta.cli.options import add_output
+from metta.cli.options import add_runs
+from metta.cli.policy_names import run_and_epoch
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
+from metta.loggers.number_text import shown_number
 from metta.untrusted.text import printable
 
 if TYPE_CHECKING:
@@ -30,10 +31,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "metta compare adam=adam-1,adam-2,adam-3 sgd=sgd-1,sgd-2,sgd-3"
     parser.add_argument(
-        "groups", nargs="+", metavar="RUN|NAME=RUN,...", help="two or more runs or groups of runs"
+        "groups",
+        nargs="+",
+        metavar="RUN|NAME=RUN,...",
+        help="two or more runs or groups of runs, by their newest evaluation; RUN:best and RUN:v120 choose "
+        "another",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap")
-    add_output(parser)
+    add_runs(parser)
     parser.add_argument("--json", action="store_true", help="everything as JSON, for scripts")
 
 
@@ -43,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     from metta.loggers.events.plain_json import to_json
     from metta.runs.comparison import compare_groups
 
-    output = Path(options.output)
+    output = Path(options.runs)
     groups = {
         name: [_evaluation(member, output) for member in members] for name, members in names.items()
     }
@@ -74,11 +79,13 @@ def _evaluation(name: str, output: Path) -> "Evaluation":
     from metta.runs.comparison import last_evaluation
     from metta.store.run_directory import RunDirectory
 
-    folder = find_run(name, output)
-    found = last_evaluation(RunDirectory(folder).events_file)
+    folder, epoch = run_and_epoch(name, output)
+    found = last_evaluation(RunDirectory(folder).events_file, epoch)
     if found is None or not found.scores:
+        of_epoch = "" if epoch is None else f" of epoch {epoch}"
         raise ConfigError(
-            f"the run {name!r} has no evaluation in its event log; train it with eval_episodes above 0"
+            f"the run {name!r} has no evaluation{of_epoch} in its event log; train it with eval_episodes "
+            "above 0"
         )
     return found
 
@@ -88,12 +95,12 @@ def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) ->
     for simulation, by_group in found.estimates.items():
         for group, one in by_group.items():
             counts = str(len(groups[group])), str(one.count)
-            rows.append((simulation, group, *counts, f"{one.value:.3f}", _interval(one)))
+            rows.append((simulation, group, *counts, shown_number(one.value), _interval(one)))
     yield table(rows)
     yield ""
     pairs = [("better", "than", "probability", "95 % interval")]
     pairs += [
-        (ours, others, f"{one.value:.3f}", _interval(one))
+        (ours, others, shown_number(one.value), _interval(one))
         for (ours, others), one in found.improvements.items()
     ]
     yield table(pairs)
@@ -116,7 +123,7 @@ def _doubt(found: "Comparison") -> str:
 
 
 def _interval(one: "Estimate") -> str:
-    return f"{one.low:.3f} .. {one.high:.3f}"
+    return f"{shown_number(one.low)} .. {shown_number(one.high)}"
 
 
 def _plain(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) -> dict[str, object]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.arguments import resolve_arguments
-from metta.cli.options import add_words
+from metta.cli.options import add_out, add_words, written_file
 from metta.cli.tables import say
 from metta.errors import ConfigError, did_you_mean
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="GROUP",
         help="what the settings of a group mean, e.g. trainer.ppo; 'all' for the outermost",
     )
-    shape.add_argument("--output", metavar="FILE", help="write the YAML to a file")
+    add_out(shape, "write the YAML to a file")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,8 +48,8 @@ def run(options: argparse.Namespace) -> int:
         say(resolved.explain(options.explain))
     elif options.origins:
         say(_origins(resolved))
-    elif options.output is not None:
-        say(f"wrote {_write(resolved, Path(options.output))}")
+    elif options.out is not None:
+        say(f"wrote {_write(resolved, written_file(options.out))}")
     else:
         from metta.train.parsing.yaml_text import dump_yaml
 

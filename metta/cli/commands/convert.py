@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from metta.cli.options import add_out, written_file
 from metta.cli.tables import say
 from metta.errors import ConfigError
 
@@ -22,7 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "load_state_dict puts them into your own module."
     )
     parser.add_argument("source", metavar="SOURCE.pt", help="a file of torch.save")
-    parser.add_argument("target", metavar="TARGET.safetensors", help="the file to write")
+    parser.add_argument("target", nargs="?", metavar="TARGET.safetensors", help="the file to write")
+    add_out(parser, "the same as TARGET.safetensors")
     parser.add_argument(
         "--part", metavar="NAME", help="convert one entry of the file only, e.g. model_state_dict"
     )
@@ -35,7 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert."""
-    source, target = Path(options.source), Path(options.target)
+    source = Path(options.source)
+    target = written_file(options.out, options.target)
     if not options.i_trust_this_file:
         raise ConfigError(
             f"{str(source)!r} was not read. A pickle is a program, and guards around it have had holes; "

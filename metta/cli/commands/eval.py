@@ -7,23 +7,22 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from metta.cli.options import add_output
+from metta.cli.options import add_out, add_runs, written_file
+from metta.cli.own_envs import importable_env
+from metta.cli.policy_names import POLICY_HELP, say_choice, training_task
 from metta.cli.tables import say, table
 from metta.errors import ConfigError, PolicyError
+from metta.loggers.number_text import shown_number
 from metta.untrusted.text import printable
 
 if TYPE_CHECKING:
     from metta.agent.policy import Policy
     from metta.agent.policy_record import PolicyRecord
-    from metta.curriculum import Task
     from metta.rl.evaluate.evaluator import PolicyEvaluator
     from metta.store.policies.rebuilding import HeldPolicy
     from metta.store.policy_store import PolicyStore
 
 __all__ = ["Row", "configure", "run"]
-
-_MAX_DEPTH = 4
-"""Folders between a policy and its run, at most."""
 
 
 class Row(NamedTuple):
@@ -53,8 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "policies",
         nargs="+",
-        metavar="POLICY_URI",
-        help="RUN:best, RUN:latest, RUN:v120, file://..., or the path of a policy, checkpoint or run",
+        metavar="POLICY",
+        help=POLICY_HELP,
     )
     parser.add_argument(
         "--suite",
@@ -67,6 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--greedy", action="store_true", help="take the likeliest actions instead of samples"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the episodes")
+    add_out(parser, "write FILE.csv, the table, or FILE.json, each episode too")
     parser.add_argument("--csv", metavar="FILE", help="write the table to a CSV file")
     parser.add_argument(
         "--json", metavar="FILE", help="write everything, each episode too, as JSON"
@@ -76,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="record an episode of each simulation; `metta replay` plays it",
     )
-    add_output(parser)
+    add_runs(parser, writes="file")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,9 +85,10 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--episodes {options.episodes}; give 1 or more")
     if options.suite is not None and options.env is not None:
         raise ConfigError("--suite and --env both choose what is played; give one of them")
+    _sort_out(options)
     from metta.store.policy_store import PolicyStore  # torch loads here, not for --help
 
-    store = PolicyStore(options.output)
+    store = PolicyStore(options.runs)
     rows: list[Row] = []
     details: list[dict[str, Any]] = []
     for number, uri in enumerate(options.policies, 1):
@@ -104,6 +105,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _sort_out(options: argparse.Namespace) -> None:
+    """The file of -o, as --csv or --json by its ending."""
+    if options.out is None:
+        return
+    file = written_file(options.out)
+    kind = file.suffix.lower().removeprefix(".")
+    if kind not in ("csv", "json"):
+        raise ConfigError(f"--output {str(file)!r} must end in .csv or .json; rename it")
+    if getattr(options, kind) is not None:
+        raise ConfigError(f"--output {str(file)!r} and --{kind} both name a file; give one of them")
+    setattr(options, kind, str(file))
+
+
 def _evaluate(
     uri: str, number: int, options: argparse.Namespace, store: "PolicyStore"
 ) -> tuple[list[Row], dict[str, Any]]:
@@ -111,11 +125,9 @@ def _evaluate(
 
     from metta.rl.learn.numerics import threads_for
 
-    runs = [file.parent.name for file in Path(options.output).glob("*/config.yaml")]
-    if uri in runs and not Path(uri).exists():
-        raise PolicyError(f"{uri!r} is a run; name a policy of it: {uri}:best or {uri}:latest")
     with store.hold(uri) as held:
         record = held.record
+        say_choice(uri, record, store)
         evaluator = _evaluator(record, options, store)
         policy = _loaded(uri, held, evaluator)
     torch.set_num_threads(threads_for(policy))
@@ -152,9 +164,10 @@ def _evaluator(
     from metta.train.run_config import EvaluationConfig
     from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig, find_suite
 
-    task = _training_task(record)
+    task = training_task(record)
     if options.env is not None:  # the policy was made for what its wrappers give
-        task = Task(options.env, wrappers=() if task is None else task.wrappers)
+        wrappers = () if task is None else task.wrappers
+        task = Task(importable_env(options.env), wrappers=wrappers)
     if options.suite is not None:
         suite = find_suite(options.suite)
     elif task is not None:
@@ -176,24 +189,6 @@ def _evaluator(
         training_task=task,
         policy_store=store,
     )
-
-
-def _training_task(record: "PolicyRecord") -> "Task | None":
-    """The first task of the run that a policy is in; None if its settings name no id."""
-    from metta.curriculum import Curriculum
-    from metta.store.run_directory import RunDirectory
-    from metta.train.train_config import TrainingConfig
-    from metta.untrusted.paths import path_of
-
-    path = path_of(record.uri)
-    for folder in [path, *path.parents][:_MAX_DEPTH]:
-        if not (folder / "config.yaml").is_file():
-            continue
-        run = RunDirectory(folder)
-        if run.about().get("own_environment"):
-            return None
-        return Curriculum(TrainingConfig.from_yaml(run.config_file).trainer.curriculum).task
-    return None
 
 
 def _loaded(uri: str, held: "HeldPolicy", evaluator: "PolicyEvaluator") -> "Policy":
@@ -222,8 +217,8 @@ def _table(rows: list[Row]) -> str:
         (
             row.policy,
             row.name,
-            f"{row.score:.2f}",
-            f"{row.low:.2f} .. {row.high:.2f}",
+            shown_number(row.score),
+            f"{shown_number(row.low)} .. {shown_number(row.high)}",
             str(row.episodes),
             f"{row.missing} missing" if row.missing else "",
         )

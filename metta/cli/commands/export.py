@@ -1,9 +1,9 @@
 """`metta export`: a saved policy for other programs, as ONNX or as a torch.export file."""
 
 import argparse
-from pathlib import Path
 
-from metta.cli.options import add_output
+from metta.cli.options import add_out, add_runs, written_file
+from metta.cli.policy_names import POLICY_HELP, say_choice
 from metta.cli.tables import say
 from metta.errors import ConfigError
 
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "policy",
         metavar="POLICY",
-        help="a policy file, a checkpoint, a run's folder, file://..., or RUN:latest, RUN:best, RUN:v120",
+        help=POLICY_HELP,
     )
     parser.add_argument(
         "--format",
@@ -33,9 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="onnx: for ONNX runtimes, needs the extra 'onnx'; torch: for torch.export.load (.pt2)",
     )
-    parser.add_argument(
-        "-o", "--file", metavar="FILE", required=True, help="the file to write; it must not exist"
-    )
+    add_out(parser, "the file to write; it must not exist")
+    parser.add_argument("--file", dest="out", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument(
         "--action-mask",
         action="store_true",
@@ -44,18 +43,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sha256", metavar="DIGEST", help="export only the policy file that has this digest"
     )
-    add_output(parser)
+    add_runs(parser, writes="file")
 
 
 def run(options: argparse.Namespace) -> int:
     """Export, and print the file's inputs and outputs."""
-    target = Path(options.file)
+    target = written_file(options.out)
     if target.exists():
         raise ConfigError(f"{str(target)!r} exists already; choose another name")
     from metta.store.exports.policy_export import export_policy  # torch loads here, not for --help
     from metta.store.loaded_policy import load_policy
+    from metta.store.policy_store import PolicyStore
 
-    found = load_policy(options.policy, sha256=options.sha256, runs=options.output)
+    found = load_policy(options.policy, sha256=options.sha256, runs=options.runs)
+    say_choice(options.policy, found.record, PolicyStore(options.runs))
     masks = True if options.action_mask else None
     made = export_policy(found.policy, target, format=options.format, action_mask=masks)
     say(f"wrote {made.path} ({made.path.stat().st_size:,} bytes) from {found.record.uri}")

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from metta.cli.commands.train import add_run_options, checked_options
+from metta.cli.policy_names import POLICY_HELP, say_choice
 from metta.cli.tables import say
 from metta.errors import ConfigError
 
@@ -21,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "policy",
         metavar="POLICY",
-        help="a path, file://..., or RUN:latest, RUN:best, RUN:v120 for runs below --output",
+        help=POLICY_HELP,
     )
     add_run_options(parser)
 
@@ -45,15 +46,17 @@ def run(options: argparse.Namespace) -> int:
             f"{', '.join(chosen)} cannot be chosen here: the network is that of the policy; leave it out"
         )
     task = resolved.config.trainer.curriculum
+    store = PolicyStore(output)
     env = make_vec_env(task.env, env_kwargs=task.env_kwargs, wrappers=task.wrappers)
     try:
-        record = PolicyStore(output).load(options.policy, env)
+        record = store.load(options.policy, env)
     finally:
         env.close()
     assert record.policy is not None
     config = dataclasses.replace(resolved.config, agent=record.policy.config)
     folder = new_run_dir(output, config) if options.run is None else output / options.run
     _require_new(folder)
+    say_choice(options.policy, record, store)
     say(f"begins with the policy {record.uri} (epoch {record.epoch})")
     provenance = {**resolved.provenance(), "initial_policy": record.uri}
     return train_in(folder, config, provenance, policy=record.policy)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metta.cli.options import add_output
+from metta.cli.options import add_runs
 from metta.cli.tables import say, shown_bytes, table
 from metta.untrusted.text import printable
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="CHECKPOINT|POLICY|RUN|URI",
         help="a folder, a file, file://..., a run's name, or RUN:latest, RUN:best, RUN:v120",
     )
-    add_output(parser)
+    add_runs(parser)
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     from metta.loggers.events.plain_json import to_json
     from metta.runs.inspection import inspect_named
 
-    found = inspect_named(options.thing, Path(options.output), load=options.verify)
+    found = inspect_named(options.thing, Path(options.runs), load=options.verify)
     say(to_json(found) if options.json else "\n".join(_lines(found)))
     return 1 if found["problems"] else 0
 

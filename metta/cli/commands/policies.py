@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from metta.cli.commands.resume import find_run
-from metta.cli.options import add_output
+from metta.cli.options import add_runs
+from metta.cli.policy_names import run_and_epoch
 from metta.cli.tables import say, shown_bytes, table
 from metta.errors import CheckpointError, ConfigError, MettaWarning, UnsafeFileError
+from metta.loggers.number_text import shown_number
 
 if TYPE_CHECKING:
     from metta.agent.policy_record import PolicyRecord
@@ -52,10 +53,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "place",
         nargs="?",
-        metavar="RUN|FOLDER",
-        help="a run, or a folder of runs, checkpoints or policies (default: all runs)",
+        metavar="RUN|FOLDER|POLICY",
+        help="a run, a folder of runs, checkpoints or policies, or one policy (default: all runs)",
     )
-    add_output(parser)
+    add_runs(parser)
     parser.add_argument("--top", type=int, metavar="N", help="only the N best scores, best first")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per policy, for scripts"
@@ -66,8 +67,9 @@ def run(options: argparse.Namespace) -> int:
     """Print the table."""
     if options.top is not None and options.top < 1:
         raise ConfigError(f"--top {options.top}; how many policies? Give 1 or more")
-    places = _places(options.place, Path(options.output))
+    places, epoch = _places(options.place, Path(options.runs))
     found = [policy for name, folder in places for policy in saved_policies(name, folder)]
+    found = [policy for policy in found if epoch in (None, policy.epoch)]
     if options.top is not None:
         scored = [policy for policy in found if policy.score is not None]
         found = sorted(scored, key=lambda policy: -(policy.score or 0.0))[: options.top]
@@ -78,19 +80,20 @@ def run(options: argparse.Namespace) -> int:
         say(_table(found))
     else:
         what = "policies" if options.top is None else "policies with a score"
-        say(f"there are no {what} in {options.place or options.output}")
+        say(f"there are no {what} in {options.place or options.runs}")
     return 0
 
 
-def _places(place: str | None, output: Path) -> list[tuple[str, Path]]:
-    """Names and folders of the stores that the argument means."""
+def _places(place: str | None, output: Path) -> tuple[list[tuple[str, Path]], int | None]:
+    """Names and folders of the stores that the argument means, and the epoch if it names one policy."""
     if place is None:
-        return _all_runs(output)
+        return _all_runs(output), None
     folder = Path(place)
-    if folder.is_dir() and not (folder / "config.yaml").is_file():
-        return _all_runs(folder) or [(folder.resolve().name, folder)]
-    found = find_run(place, output)
-    return [(found.resolve().name, _checkpoint_dir(found))]
+    is_store = folder.is_dir() and not (folder / "config.yaml").is_file()
+    if is_store and not (folder / "manifest.json").exists():
+        return _all_runs(folder) or [(folder.resolve().name, folder)], None
+    found, epoch = run_and_epoch(place, output)
+    return [(found.resolve().name, _checkpoint_dir(found))], epoch
 
 
 def _all_runs(output: Path) -> list[tuple[str, Path]]:
@@ -162,7 +165,7 @@ def _table(policies: list[SavedPolicy]) -> str:
             policy.version,
             str(policy.epoch),
             f"{policy.agent_step:,}",
-            "-" if policy.score is None else f"{policy.score:.2f}",
+            shown_number(policy.score),
             policy.marks,
             shown_bytes(policy.bytes),
             policy.uri,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.arguments import resolve_arguments, sort_arguments
-from metta.cli.options import add_checkpoint_dir, add_output
+from metta.cli.options import add_checkpoint_dir, add_out, add_runs
 from metta.cli.tables import say, table
 from metta.errors import CheckpointError, ConfigError
 
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "transfer (copies, values, statistics), learning, hooks. Writes a flame graph of the stacks and a "
         "trace of torch's operations. If you name a run, it is only read."
     )
-    parser.epilog = "metta profile cartpole num_envs=64 --epochs 10 --out where"
+    parser.epilog = "metta profile cartpole num_envs=64 --epochs 10 -o where"
     parser.add_argument(
         "words",
         nargs="*",
@@ -42,13 +42,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--warmup", type=int, default=2, help="epochs before that (default: %(default)s)"
     )
-    parser.add_argument(
-        "--out",
-        default="profile",
+    add_out(
+        parser,
+        "folder of flame.svg, stacks.folded, trace.json and phases.json (default: %(default)s)",
         metavar="DIR",
-        help="folder of flame.svg, stacks.folded, trace.json and phases.json (default: %(default)s)",
+        default="profile",
     )
-    add_output(parser)
+    add_runs(parser, writes="file")
     add_checkpoint_dir(parser)
 
 
@@ -56,12 +56,16 @@ def run(options: argparse.Namespace) -> int:
     """Profile, and print the table."""
     if options.epochs < 1 or options.warmup < 1:
         raise ConfigError("profile needs at least --epochs 1 and --warmup 1")
+    folder = Path(options.out)
+    if any(folder.glob("*/config.yaml")):
+        raise ConfigError(
+            f"--output {str(folder)!r} holds runs; choose another. Where runs are is --runs"
+        )
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print into the table
-    resolved = _resolve(options.words, Path(options.output), options.checkpoint_dir)
+    resolved = _resolve(options.words, Path(options.runs), options.checkpoint_dir)
     from metta.files import atomic_write_text
     from metta.profiling.profile_run import profile_run  # torch loads here, not for --help
 
-    folder = Path(options.out)
     profile = profile_run(
         resolved.config,
         folder,

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.options import add_allow_inexact, add_checkpoint_dir, add_output
+from metta.cli.options import add_allow_inexact, add_checkpoint_dir, add_runs
+from metta.cli.policy_names import find_run
 from metta.cli.tables import say
-from metta.errors import ConfigError, did_you_mean
+from metta.errors import ConfigError
 
 if TYPE_CHECKING:
     from metta.store.run_directory import RunDirectory
     from metta.train.layers import Resolved
 
-__all__ = ["configure", "find_run", "place_of", "resume_command", "run"]
+__all__ = ["configure", "place_of", "resume_command", "run"]
 
 
 _FOLDERS = ("checkpoint_dir", "replay_dir")
@@ -26,10 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = "Continues a run from its newest checkpoint, with its own settings."
     parser.epilog = "A longer run: metta resume runs/first total_timesteps=500_000"
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="folder of the run, or its name below --output"
+        "run", nargs="?", metavar="RUN", help="folder of the run, or its name below --runs"
     )
     parser.add_argument("words", nargs="*", metavar="NAME=VALUE", help="settings to change")
-    add_output(parser)
+    add_runs(parser)
     add_checkpoint_dir(parser)
     parser.add_argument(
         "--replay-dir",
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     """Resume."""
     if options.run is None:
         raise ConfigError("RUN is missing: name the run to continue; `metta runs` lists them")
-    folder = _find_run_to_resume(options.run, Path(options.output))
+    folder = _find_run_to_resume(options.run, Path(options.runs))
     settings = _settings(options.words)
     from metta.store.run_directory import RunDirectory
 
@@ -101,18 +102,6 @@ def _find_run_to_resume(name: str, output: Path) -> Path:
     return find_run(name, output)
 
 
-def find_run(name: str, output: Path) -> Path:
-    """The folder of a run, given by path or by name."""
-    for folder in (Path(name), output / name):
-        if (folder / "config.yaml").is_file():
-            return folder
-    known = [path.parent.name for path in sorted(output.glob("*/config.yaml"))]
-    raise ConfigError(
-        f"there is no run {name!r}: neither {name!r} nor {str(output / name)!r} holds a config.yaml"
-        f"{did_you_mean(name, known)}; `metta runs` lists them"
-    )
-
-
 def _require_checkpoint(folder: Path, checkpoint_dir: Path) -> None:
     """Refuse to resume a run without checkpoints; damaged ones are reported elsewhere."""
     from metta.store.checkpoints.files import checkpoint_folders
@@ -120,7 +109,7 @@ def _require_checkpoint(folder: Path, checkpoint_dir: Path) -> None:
     if not checkpoint_folders(checkpoint_dir):
         place = folder.resolve()  # also of `.`
         again = ["metta", "train", str(place / "config.yaml")]
-        again += ["--run", place.name, "--output", str(place.parent)]
+        again += ["--run", place.name, "--runs", str(place.parent)]
         raise ConfigError(
             f"the run {str(folder)!r} has no checkpoint to continue from; train it again from the "
             f"beginning with: {shlex.join(again)}"

@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.commands.resume import find_run
-from metta.cli.options import URL_VARIABLE, add_output
+from metta.cli.options import URL_VARIABLE, add_runs
+from metta.cli.policy_names import find_run
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
+from metta.loggers.number_text import shown_number
 from metta.untrusted.text import printable
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show this run only, in full; also: metta runs show RUN",
     )
     parser.add_argument("shown", nargs="?", metavar="", help=argparse.SUPPRESS)
-    add_output(parser)
+    add_runs(parser)
     parser.add_argument(
         "--database",
         metavar="URL",
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
         summaries, place = summaries_from_database(options.database, wanted), "the database"
     else:
-        summaries, place = _from_folders(Path(options.output), wanted), options.output
+        summaries, place = _from_folders(Path(options.runs), wanted), options.runs
     if wanted is not None:
         say(_one(summaries[0], options))
     elif options.json:
@@ -109,10 +110,6 @@ def _age(folder: Path) -> float:
         return 0.0
 
 
-def _shown(number: float | None) -> str:
-    return "-" if number is None else f"{number:.1f}"
-
-
 def _share(run: "RunSummary") -> str:
     if run.total_timesteps <= 0:  # not known, e.g. if its configuration cannot be read
         return f"{run.agent_step:,}" if run.agent_step else "-"
@@ -122,7 +119,7 @@ def _share(run: "RunSummary") -> str:
 def _table(summaries: list["RunSummary"]) -> str:
     rows = [("run", "environment", "status", "steps", "return", "score", "updated")]
     for run in summaries:
-        numbers = _share(run), _shown(run.reward), _shown(run.score)
+        numbers = _share(run), shown_number(run.reward), shown_number(run.score)
         rows.append((run.name, run.env, run.status, *numbers, run.updated))
     return table(rows)
 
@@ -140,8 +137,8 @@ def _checkpoint_names(folder: Path) -> list[str]:
 def _details(summary: "RunSummary", *, is_folder: bool) -> str:
     shown = {
         **vars(summary),
-        "reward": _shown(summary.reward),
-        "score": _shown(summary.score),
+        "reward": shown_number(summary.reward),
+        "score": shown_number(summary.score),
     }
     if is_folder:
         shown["checkpoints"] = ", ".join(_checkpoint_names(Path(summary.path))) or "-"

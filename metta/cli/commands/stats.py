@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metta.cli.options import add_database, database_of
+from metta.cli.options import add_database, add_out, database_of, written_file
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
 from metta.untrusted.text import printable
@@ -75,8 +75,9 @@ def _configure_export(own: argparse.ArgumentParser) -> None:
         "Writes a table or view to a CSV or Parquet file (extra `parquet`), by its ending."
     )
     own.add_argument("table", metavar="TABLE", help="see `metta stats tables`")
-    own.add_argument("file", metavar="FILE", help="ends with .csv or .parquet")
-    add_database(own)
+    own.add_argument("file", nargs="?", metavar="FILE", help="ends with .csv or .parquet")
+    add_out(own, "the same as FILE")
+    add_database(own, writes="file")
     own.add_argument("--run", metavar="RUN", help="only rows of the run of this name or id")
 
 
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ingest(options: argparse.Namespace) -> int:
-    places = _places(options.places, Path(options.output))
+    places = _places(options.places, Path(options.runs))
     if options.watch is not None and not options.watch > 0:
         raise ConfigError(f"--watch {options.watch:g}: give a number of seconds above 0")
     from metta.database import Ingester, IngestReport
@@ -188,8 +189,9 @@ def _cell(value: Any) -> str:
 def _export(options: argparse.Namespace) -> int:
     from metta.database import StatsReader, export_table
 
+    file = written_file(options.out, options.file)
     with StatsReader(database_of(options)) as reader, reader.connect() as connection:
         run_id = None if options.run is None else reader.find_run(options.run).run
-        count = export_table(connection, options.table, options.file, run=run_id)
-    say(f"wrote {count:,} rows to {options.file}")
+        count = export_table(connection, options.table, file, run=run_id)
+    say(f"wrote {count:,} rows to {file}")
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.arguments import resolve_arguments
-from metta.cli.options import add_allow_inexact, add_output, add_words
+from metta.cli.options import add_allow_inexact, add_runs, add_words
 from metta.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Options of every command that begins a run."""
     add_words(parser)
-    add_output(parser, "where runs are saved")
+    add_runs(parser, writes="run")
     parser.add_argument(
         "--run",
         metavar="NAME",
-        help="name of the run's folder (default: experiment, seed and time)",
+        help="name of the run's folder (default: preset or environment, seed and time)",
     )
     parser.add_argument(
         "--eval-episodes",
@@ -58,7 +58,7 @@ def checked_options(options: argparse.Namespace) -> tuple["Resolved", Path]:
     if options.eval_episodes is not None:
         extra = [f"trainer.evaluation.eval_episodes={options.eval_episodes}"]
     resolved = resolve_arguments(options.words, extra)
-    output = _writable(Path(options.output))
+    output = _writable(Path(options.runs))
     _check_run_name(options.run, resolved)
     _check_parts(resolved)
     return resolved, output
@@ -115,7 +115,7 @@ def _writable(output: Path) -> Path:
     existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ConfigError(
-            f"--output {str(output)!r} cannot be written: {str(existing)!r} is not a folder that you may "
+            f"--runs {str(output)!r} cannot be written: {str(existing)!r} is not a folder that you may "
             "write to; choose another one"
         )
     return output

@@ -2,11 +2,13 @@
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from metta.loggers.number_text import shown_number
 from metta.loggers.sink import MetricRow
 
 if TYPE_CHECKING:
@@ -20,13 +22,15 @@ _SECONDS_BETWEEN_PICTURES = 1.0
 _LOST = (OSError, SystemExit)
 """What a closed console raises; at a broken pipe rich would end the program."""
 _SHOWN = {
-    "overview/reward": ("return", ".1f"),
-    "losses/policy_loss": ("policy loss", ".4f"),
-    "losses/value_loss": ("value loss", ".4g"),
-    "losses/entropy": ("entropy", ".3f"),
-    "losses/approx_kl": ("KL", ".4f"),
-    "experience/explained_variance": ("explained", ".2f"),
+    "overview/reward": "return",
+    "losses/policy_loss": "policy loss",
+    "losses/value_loss": "value loss",
+    "losses/entropy": "entropy",
+    "losses/approx_kl": "KL",
+    "experience/explained_variance": "explained",
 }
+"""Metrics of the table, and their labels; a narrow terminal shows the first ones."""
+_GAP, _MIN_BAR, _MAX_BAR = 2, 5, 30
 
 
 class ConsoleSink:
@@ -99,7 +103,7 @@ class ConsoleSink:
         if self._live is None:
             self._live = Live(console=console, auto_refresh=False)
             self._live.start()
-        self._live.update(_picture(row, self.total_timesteps), refresh=True)
+        self._live.update(_picture(row, self.total_timesteps, _width_of(console)), refresh=True)
 
     def flush(self) -> None:
         """Show the last record."""
@@ -127,40 +131,78 @@ def progress_line(
 ) -> str:
     """One line: steps, steps per second, return, and the time left if the end is known."""
     total = "" if total_timesteps is None else f" / {total_timesteps:,}"
-    speed = _number(metrics, "overview/sps", ",.0f")
+    speed = _speed(metrics)
     line = f"{agent_step:>10,}{total} steps  {speed:>7} steps/s"
-    line += f"  return {_number(metrics, 'overview/reward', '.1f'):>7}"
+    line += f"  return {_number(metrics, 'overview/reward'):>7}"
     if total_timesteps is None:
         return line
     return f"{line}  ETA {_left(metrics, agent_step, total_timesteps)}"
 
 
-def _picture(row: MetricRow, total: int | None) -> "RenderableType":
+def _width_of(console: "Console") -> int:
+    """Columns that a line may fill: the last one stays empty, as some terminals wrap a full line.
+
+    The terminal itself is asked: COLUMNS, which rich believes, may be that of another one.
+    """
+    width = console.width
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        width = min(width, os.get_terminal_size(console.file.fileno()).columns or width)
+    return max(1, width - 1)
+
+
+def _picture(row: MetricRow, total: int | None, width: int) -> "RenderableType":
+    """Three lines of at most `width` columns, however long the numbers are."""
     from rich.console import Group
+    from rich.text import Text
+
+    columns = [(label, _number(row.metrics, key)) for key, label in _SHOWN.items()]
+    sizes = [max(map(len, column)) for column in columns]
+    lines = ("", "")
+    for column, size in zip(columns, sizes, strict=True):
+        gap = " " * _GAP if lines[0] else ""
+        longer = [line + gap + cell.rjust(size) for line, cell in zip(lines, column, strict=True)]
+        if lines[0] and len(longer[0]) > width:
+            break
+        lines = longer[0], longer[1]
+    labels, numbers = (line[:width] for line in lines)
+    return Group(
+        _head(row, total, width),
+        Text(labels, style="dim", no_wrap=True),
+        Text(numbers, no_wrap=True),
+    )
+
+
+def _head(row: MetricRow, total: int | None, width: int) -> "RenderableType":
+    """Steps, a bar, speed and time left, as far as there is room: steps come first, the bar last."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     metrics, step = row.metrics, row.agent_step
-    head = Table.grid(padding=(0, 2))
-    cells: list[RenderableType] = [
-        f"{step:,}" + ("" if total is None else f" / {total:,}") + " steps"
-    ]
+    words = [f"{step:,}" + ("" if total is None else f" / {total:,}") + " steps"]
+    words.append(f"{_speed(metrics)} steps/s")
     if total is not None:
-        cells.append(ProgressBar(total=max(total, 1), completed=min(step, total), width=30))
-    cells.append(f"{_number(metrics, 'overview/sps', ',.0f')} steps/s")
-    if total is not None:
-        cells.append(f"ETA {_left(metrics, step, total)}")
+        words.append(f"ETA {_left(metrics, step, total)}")
+    while len(words) > 1 and len((" " * _GAP).join(words)) > width:
+        words.pop()
+    cells: list[RenderableType] = [words[0][:width], *words[1:]]
+    room = min(width - len((" " * _GAP).join(words)) - _GAP, _MAX_BAR)
+    if total is not None and room >= _MIN_BAR:
+        cells.insert(1, ProgressBar(total=max(total, 1), completed=min(step, total), width=room))
+    head = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+    for _ in cells:
+        head.add_column(no_wrap=True)
     head.add_row(*cells)
-    body = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for label, _ in _SHOWN.values():
-        body.add_column(label, justify="right", no_wrap=True)
-    body.add_row(*[_number(metrics, key, form) for key, (_, form) in _SHOWN.items()])
-    return Group(head, body)
+    return head
 
 
-def _number(metrics: Mapping[str, float], key: str, form: str) -> str:
+def _number(metrics: Mapping[str, float], key: str) -> str:
     value = metrics.get(key, math.nan)
-    return format(value, form) if math.isfinite(value) else "-"
+    return shown_number(value) if math.isfinite(value) else "-"
+
+
+def _speed(metrics: Mapping[str, float]) -> str:
+    speed = metrics.get("overview/sps", math.nan)
+    return f"{speed:,.0f}" if math.isfinite(speed) else "-"
 
 
 def _left(metrics: Mapping[str, float], agent_step: int, total: int) -> str:

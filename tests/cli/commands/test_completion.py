@@ -30,7 +30,7 @@ def complete(folder: Path, *words: str) -> list[str]:
         (["metta", "tr"], ["train"]),
         (["metta", "co"], ["compare", "completion", "config", "convert"]),
         (["metta", "completion", ""], ["--help", "-h", "bash", "fish", "zsh"]),
-        (["metta", "train", "--o"], ["--output"]),
+        (["metta", "train", "--o"], ["--out", "--output"]),
         (["metta", "config", "--ex"], ["--explain"]),
         (["metta", "train", "cart"], ["cartpole"]),
         (["metta", "train", "my"], ["my.yaml", "my_folder/", "my_other.yml"]),

@@ -27,7 +27,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_a_policy_is_written_when_its_run_is_named(runs: Path, tmp_path: Path, capsys) -> None:
     target = tmp_path / "policy.pt2"
-    words = ["export", "first:latest", "--format", "torch", "--output", str(runs)]
+    words = ["export", "first:latest", "--format", "torch", "--runs", str(runs)]
     assert main([*words, "-o", str(target)]) == 0
     printed = capsys.readouterr().out
     assert "inputs:  obs\n" in printed

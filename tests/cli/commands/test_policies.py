@@ -49,7 +49,7 @@ def test_a_line_is_shown_per_policy_when_all_runs_are_listed(
     wanted = ["a", "v2", "2", "2,000", "5.25", "best", *shown_bytes(size).split(), uri]
     assert lines[2].split() == wanted
     assert lines[3].split()[4:6] == ["-", "latest"]
-    assert lines[4].split()[:7] == ["b", "v1", "1", "1,000", "2.00", "best", "latest"]
+    assert lines[4].split()[:7] == ["b", "v1", "1", "1,000", "2", "best", "latest"]
     assert len(lines) == 5
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from metta.agent.factory import make_policy
-from metta.cli.commands import replay as replay_command
+from metta.cli import terminal_player
 from metta.cli.main import main
 from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
@@ -69,7 +69,7 @@ class Said:
 @pytest.fixture
 def replay(runs: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     def call(*words: Any) -> Said:
-        status = main(["replay", *map(str, words), "--output", str(runs)])
+        status = main(["replay", *map(str, words), "--runs", str(runs)])
         captured = capsys.readouterr()
         return Said(status, captured.out, captured.err)
 
@@ -157,7 +157,7 @@ def test_the_error_says_what_to_do_when_a_wish_cannot_be_met(
 def test_the_way_to_see_images_is_told_when_there_is_no_terminal(replay: Any) -> None:
     said = replay("a", "--simulation", "classic/cart")
     assert said.status == 0
-    assert "--out FILE.mp4" in said.out
+    assert "-o FILE.mp4" in said.out
 
 
 @pytest.mark.parametrize("ending", ["mp4", "gif"])
@@ -179,7 +179,7 @@ class Terminal(io.StringIO):
 def played(monkeypatch: pytest.MonkeyPatch, *words: Any) -> str:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(replay_command.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(terminal_player.time, "sleep", lambda seconds: None)
     assert main(["replay", *map(str, words)]) == 0
     return terminal.getvalue()
 
@@ -225,7 +225,7 @@ def test_lines_are_cut_when_the_terminal_is_narrow(
     ],
 )
 def test_a_line_takes_no_more_columns_when_it_is_cut(line: str, cut: str) -> None:
-    assert replay_command._cut(line, 3) == cut
+    assert terminal_player._cut(line, 3) == cut
 
 
 def test_images_become_blocks_that_fit_when_there_is_a_terminal(
@@ -233,7 +233,7 @@ def test_images_become_blocks_that_fit_when_there_is_a_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "12")
-    words = ["a", "--simulation", "classic/cart", "--output", runs, "--steps", ":1"]
+    words = ["a", "--simulation", "classic/cart", "--runs", runs, "--steps", ":1"]
     lines = played(monkeypatch, *words).splitlines()
     assert len(lines) <= 13
     assert max(line.count("▀") for line in lines) == 30
@@ -261,7 +261,7 @@ def test_replays_are_written_when_eval_is_asked_for_them(
     apply_settings(TrainingConfig(), settings).to_yaml(run / "config.yaml")
     about = {"epoch": 7, "agent_step": 70, "agent": {"hidden_size": 8}}
     write_checkpoint(run / "checkpoints", {}, policy, about)
-    words = ["--episodes", "2", "--output", str(tmp_path), "--json", str(tmp_path / "all.json")]
+    words = ["--episodes", "2", "--runs", str(tmp_path), "--json", str(tmp_path / "all.json")]
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(["eval", "a:latest", *words, "--replays", str(one)]) == 0
     path = one / "epoch_000007-training-CartPole-v1.replay"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metta.cli.commands.resume import find_run
 from metta.cli.main import main
+from metta.cli.policy_names import find_run
 from metta.errors import ConfigError, MettaWarning
 from metta.loggers import read_events
 from metta.store.checkpoints.files import list_checkpoints

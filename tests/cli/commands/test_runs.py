@@ -64,7 +64,7 @@ def test_a_line_is_shown_per_run_when_they_are_listed(
         "1,000",
         "(1%)",
         "12.5",
-        "20.0",
+        "20",
     ]
     assert lines[2].split()[:5] == ["new", "CartPole-v1", "done", "100,000", "(100%)"]
 
@@ -271,7 +271,7 @@ def test_details_are_shown_when_one_run_is_named(
     (folder / "checkpoints" / "epoch_000004").mkdir(parents=True)
     assert main(["runs", "run", "--output", str(tmp_path)]) == 0
     shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
-    assert (shown["status"], shown["reason"], shown["score"]) == ("stopped", "done", "20.0")
+    assert (shown["status"], shown["reason"], shown["score"]) == ("stopped", "done", "20")
     assert shown["checkpoints"] == "epoch_000004"
 
 

@@ -129,11 +129,11 @@ def test_it_says_so_when_a_folder_has_no_logs(capsys: pytest.CaptureFixture[str]
 def test_the_address_is_found_when_several_places_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from argparse import Namespace
 
-    nowhere = Namespace(database=None, output="some")
+    nowhere = Namespace(database=None, runs="some")
     assert database_of(nowhere) == "some/stats.db"
     monkeypatch.setenv("METTA_STATS_URL", "postgresql://host/metta")
     assert database_of(nowhere) == "postgresql://host/metta"
-    assert database_of(Namespace(database="own.db", output="some")) == "own.db"
+    assert database_of(Namespace(database="own.db", runs="some")) == "own.db"
 
 
 def test_news_is_loaded_when_it_comes_while_a_folder_is_watched() -> None:
@@ -282,10 +282,10 @@ def test_all_of_a_run_is_shown_when_it_is_named(
     text = capsys.readouterr().out
     found = dict(line.split(None, 1) for line in text.splitlines())
     assert (found["name"], found["status"], found["agent_step"]) == ("a", "done", "20")
-    assert (found["score"], found["reward"], found["reason"]) == ("3.0", "12.5", "enough")
+    assert (found["score"], found["reward"], found["reason"]) == ("3", "12.5", "enough")
     # maze is the mean of its two, all is the mean of maze and run
-    assert (found["maze"], found["maze/small"], found["maze/large"]) == ("3.000", "2.000", "4.000")
-    assert (found["run"], found["all"].split()[-1]) == ("9.000", "6.000")
+    assert (found["maze"], found["maze/small"], found["maze/large"]) == ("3", "2", "4")
+    assert (found["run"], found["all"].split()[-1]) == ("9", "6")
     assert found["overview/reward"] == "12.5"
     assert "s ago" in found["last"] or "last heartbeat: 20" in text
     assert "  epoch 2       file://policy" in text
@@ -380,7 +380,7 @@ def test_runs_of_a_database_are_listed_when_it_is_given(capsys: pytest.CaptureFi
     assert main(["runs", "--database", "own.db"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines] == ["run", "a", "b"]
-    assert lines[1][2:6] == ["done", "20", "12.5", "3.0"]
+    assert lines[1][2:6] == ["done", "20", "12.5", "3"]
     assert lines[2][2] == "running"
     assert main(["runs", "--database", "own.db", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
