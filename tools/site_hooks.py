@@ -1,7 +1,7 @@
-"""What the documentation site has beyond `docs/`: pages of the repository's root, examples, generated lists.
+"""What the documentation site has beyond `docs/`: pages of the root, examples, generated lists.
 
-mkdocs calls the functions ``on_*``. A page says by a comment, ``<!-- generated: commands -->``, where a list
-goes that is made from the code itself, so that it cannot be out of date.
+mkdocs calls the functions ``on_*``. A page says by a comment, ``<!-- generated: commands -->``, where a
+list goes that is made from the code itself, so that it cannot be out of date.
 """
 
 import argparse
@@ -34,7 +34,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {name: (ROOT / name).read_text() for name in ROOT_PAGES}
     pages["examples/index.md"] = _list_of_examples(scripts)
     for script in scripts:
-        pages[_example_page(script.name)] = f"# {script.name}\n\n```python\n{script.read_text()}```\n"
+        pages[_example_page(script.name)] = (
+            f"# {script.name}\n\n```python\n{script.read_text()}```\n"
+        )
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -42,7 +44,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001  # mkdocs passes them
     """Fill in generated lists, and let links inside the repository lead to pages of the site."""
+    if page.parent is None:  # a tab of its own: there is nothing to list beside it
+        page.meta["hide"] = ["navigation"]
     text = re.sub(r"<!-- generated: (\w+) -->", lambda found: _GENERATED[found[1]](), markdown)
+    text = re.sub(r"\[([\w-]+\.md)\]\(", lambda found: f"[{_title(found[1])}](", text)
     name = page.file.src_uri
     return _LINK.sub(lambda found: f"]({_site_link(found[1], name)}{found[2] or ''})", text)
 
@@ -57,6 +62,12 @@ def _site_link(target: str, page: str) -> str:
     elif place.startswith("examples/") and place.endswith(".py"):
         place = _example_page(place)
     return posixpath.relpath(place, folder or ".")
+
+
+def _title(name: str) -> str:
+    """What a page calls itself: on the site, nobody sees its file name."""
+    path = ROOT / ("" if name in ROOT_PAGES else "docs") / name
+    return path.read_text().partition("\n")[0].lstrip("# ") if path.exists() else name
 
 
 def _example_page(script: str) -> str:

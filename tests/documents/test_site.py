@@ -16,7 +16,15 @@ from metta.train.parsing.schema import leaves_of
 from metta.train.train_config import TrainingConfig
 from tests.pages import ROOT
 
-LOADING_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "manifest"}
+LOADING_LINKS = {
+    "stylesheet",
+    "icon",
+    "preload",
+    "prefetch",
+    "preconnect",
+    "dns-prefetch",
+    "manifest",
+}
 
 
 class Page(HTMLParser):
