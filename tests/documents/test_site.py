@@ -16,6 +16,7 @@ from metta.train.parsing.schema import leaves_of
 from metta.train.train_config import TrainingConfig
 from tests.pages import ROOT
 
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the build
 LOADING_LINKS = {
     "stylesheet",
     "icon",
