@@ -5,7 +5,7 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/agent/*.[ch]) $(wildcard metta/envs/*.h metta/envs/*/*.[ch])
 
-.PHONY: help train test check coverage format setup slow learning bench overhead faults release-check clean
+.PHONY: help train test check coverage format setup slow learning bench overhead faults docs docs-serve release-check clean
 
 help:
 	@echo "make train      set up and train four agents to gather (under a minute on 2 cores)"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench      steps per second compared with other libraries"
 	@echo "make faults     every fault campaign, about an hour and a half; writes faults.jsonl and faults.md"
 	@echo "make overhead   CPU seconds of every interface over a bare loop of the parts"
+	@echo "make docs       build the documentation site into build/site; make docs-serve shows it while you write"
 	@echo "make release-check  build sdist and wheel, install the wheel elsewhere, and train with it"
 
 $(VENV)/train-installed: $(SOURCES)
@@ -67,6 +68,13 @@ faults: setup
 
 overhead: setup
 	$(BIN)/python -m benchmarks.overhead
+
+# the warning is news of another generator, not of this site
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 release-check: setup
 	tools/release_check.sh $(BIN)/python

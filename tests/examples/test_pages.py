@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import runpy
 import shlex
 from pathlib import Path
 
@@ -19,40 +18,7 @@ from metta.train.parsing.schema import setting_values
 from metta.train.recipes import RECIPES
 from metta.train.settings import setting_paths
 from metta.train.train_config import TrainingConfig
-
-ROOT = Path(__file__).parents[2]
-PAGES = [
-    "README.md",
-    "docs/comparison.md",
-    "docs/configuration.md",
-    "docs/doctor.md",
-    "docs/evaluation.md",
-    "docs/guide.md",
-    "docs/hooks.md",
-    "docs/migration.md",
-    "docs/recipes.md",
-    "docs/reliability.md",
-    "docs/replays.md",
-    "docs/runs.md",
-    "docs/tasks.md",
-]
-
-
-def text_of(page: str) -> str:
-    return (ROOT / page).read_text()
-
-
-def blocks_of(page: str, language: str = "python") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text_of(page), re.DOTALL)
-
-
-def run_blocks(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the Python of a page, in order, in an empty folder."""
-    monkeypatch.chdir(folder)
-    script = folder / "blocks.py"
-    blocks = "\n".join(blocks_of(page))
-    script.write_text(blocks.replace("total_timesteps=50_000", "total_timesteps=2048"))
-    runpy.run_path(str(script), run_name="__main__")
+from tests.pages import ROOT, all_pages, blocks_of, pages_with_code, run_blocks, text_of
 
 
 def rows_of(page: str) -> list[list[str]]:
@@ -65,15 +31,13 @@ def words_in(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_every_page_with_code_is_tested_when_it_exists() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    with_code = [
-        page.relative_to(ROOT).as_posix() for page in pages if "```python" in page.read_text()
-    ]
-    assert sorted(with_code) == sorted(PAGES)
+# the page of runs has a test of its own, and so have tutorials
+RUN_ELSEWHERE = ("docs/runs.md", "docs/tutorials/")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("docs/runs.md",)])
+@pytest.mark.parametrize(
+    "page", [page for page in pages_with_code() if not page.startswith(RUN_ELSEWHERE)]
+)
 def test_code_blocks_run_when_taken_in_order(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,15 +45,16 @@ def test_code_blocks_run_when_taken_in_order(
 
 
 def test_links_lead_somewhere_when_followed_from_each_page() -> None:
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+    for page in [ROOT / name for name in all_pages()]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def test_links_lead_to_headings_when_they_name_one() -> None:
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+    for page in [ROOT / name for name in all_pages()]:
         for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
-            headings = re.findall(r"^#+ (.+)$", (page.parent / target).read_text(), re.MULTILINE)
+            place = page.parent / target if target else page
+            headings = re.findall(r"^#+ (.+)$", place.read_text(), re.MULTILINE)
             slugs = [
                 re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in headings
             ]
