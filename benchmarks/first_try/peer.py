@@ -20,9 +20,7 @@ EPISODES = 20
 
 def make_env(task: Task) -> gymnasium.Env[Any, Any]:
     if task.needs:
-        module = importlib.import_module(task.needs)
-        if task.needs == "minatar.gym":
-            module.register_envs()
+        importlib.import_module(task.needs)
     env = gymnasium.make(task.env)
     if task.sb3_wrapper == "flat":
         return gymnasium.wrappers.FlattenObservation(env)

@@ -21,6 +21,8 @@ class Task:
     """What Stable-Baselines3 needs to read it: ``flat``, ``minigrid``, ``atari`` or ``rows``."""
 
 
+_MINATAR = "benchmarks.first_try.minatar_envs"
+
 TASKS = (
     Task("CartPole-v1", "classic control", 40_000, is_tuned=True),
     Task("MountainCar-v0", "classic control", 50_000, is_tuned=True),
@@ -47,10 +49,10 @@ TASKS = (
     Task("MiniGrid-Empty-5x5-v0", "MiniGrid", 30_000, False, "minigrid", "minigrid"),
     Task("MiniGrid-Unlock-v0", "MiniGrid", 60_000, False, "minigrid", "minigrid"),
     Task("MiniGrid-LavaGapS5-v0", "MiniGrid", 50_000, False, "minigrid", "minigrid"),
-    Task("MinAtar/Breakout-v1", "MinAtar", 60_000, True, "minatar.gym"),
-    Task("MinAtar/SpaceInvaders-v1", "MinAtar", 60_000, False, "minatar.gym"),
-    Task("MinAtar/Asterix-v1", "MinAtar", 60_000, False, "minatar.gym"),
-    Task("FlappyBird-v0", "FlappyBird", 50_000, False, "flappy_bird_gymnasium"),
+    Task(f"{_MINATAR}:MinAtar/Breakout-v1", "MinAtar", 60_000, is_tuned=True),
+    Task(f"{_MINATAR}:MinAtar/SpaceInvaders-v1", "MinAtar", 60_000),
+    Task(f"{_MINATAR}:MinAtar/Asterix-v1", "MinAtar", 60_000),
+    Task("flappy_bird_gymnasium:FlappyBird-v0", "FlappyBird", 50_000),
     Task("grid/gather", "metta's grid world", 100_000, True, "", "rows"),
     Task("grid/maze", "metta's grid world", 100_000, False, "", "rows"),
     Task("pettingzoo:mpe2.simple_spread_v3", "PettingZoo", 60_000, True, "", "rows"),

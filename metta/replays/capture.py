@@ -82,7 +82,7 @@ def kind_of(task: Task) -> Kind:
         return "grid"
     kwargs, _ = split_agent_groups(task.env_kwargs)
     with _display_kept():
-        return _way_to_draw(_maker_of(task.env, kwargs))[0]
+        return _way_to_draw(_maker_of(task.env, kwargs, task.wrappers))[0]
 
 
 def has_window(task: Task) -> bool:
@@ -90,7 +90,7 @@ def has_window(task: Task) -> bool:
     if is_grid_id(task.env):
         return False
     kwargs, _ = split_agent_groups(task.env_kwargs)
-    with contextlib.closing(_maker_of(task.env, kwargs)()) as env:
+    with contextlib.closing(_maker_of(task.env, kwargs, task.wrappers)()) as env:
         return _WINDOW in (_metadata_of(env).get("render_modes") or ())
 
 

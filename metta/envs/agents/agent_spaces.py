@@ -32,7 +32,7 @@ class PaddedSpaces:
     def observe(self, name: Any, observation: Any) -> np.ndarray:
         """What an agent sees as a vector, with zeros at its end."""
         seen = np.zeros(self.observation.shape, np.float32)
-        flat = spaces.flatten(self.own[name][0], observation)
+        flat: Any = spaces.flatten(self.own[name][0], observation)
         seen[: len(flat)] = flat
         return seen
 

@@ -27,7 +27,7 @@ def with_codes(env: GymEnv) -> GymEnv:
     # the last one also says where agents look
     num_states = max(len(constants.STATE_TO_IDX), _NUM_DIRECTIONS)
     cell = [len(constants.OBJECT_TO_IDX), len(constants.COLOR_TO_IDX), num_states]
-    nvec = np.broadcast_to(np.array(cell, np.uint8), space[_IMAGE].shape)
+    nvec = np.broadcast_to(np.array(cell, np.uint8), space[_IMAGE].shape or ())
     codes = spaces.MultiDiscrete(nvec, dtype=np.uint8)
     parts = [(key, codes if key == _IMAGE else part) for key, part in space.spaces.items()]
     env.observation_space = spaces.Dict(parts)
