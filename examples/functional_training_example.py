@@ -68,7 +68,7 @@ class Report(TrainerHook):
               f"share of right {losses_stats['custom/diversity_loss/share_of_right']:.2f}")  # fmt: skip
 
 
-settings = {"total_timesteps": parser.parse_args().steps, "learning_rate": 1e-3}
+settings = {"total_timesteps": parser.parse_args().steps, "learning_rate": 1e-3, "horizon": 128}
 state = functional_training_loop(
     apply_settings(TrainingConfig(), settings).trainer,
     curriculum=Curriculum(env=lambda: CorridorEnv(LENGTH)),

@@ -110,9 +110,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def write_table(rows: list[dict[str, str]]) -> None:
     """One line per environment: scores of both, over seeds."""
-    print(
-        "\n| environment | family | steps | metta | Stable-Baselines3 | tuned on |\n|---|---|---|---|---|---|"
-    )
+    print("\n| environment | family | steps | metta | SB3 | tuned on |\n|---|---|---|---|---|---|")
     ahead = total = 0
     for task in TASKS:
         scores = {

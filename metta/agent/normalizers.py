@@ -76,6 +76,10 @@ class RunningNormalizer(nn.Module):
         center = _median(known)
         return center, _median((known - center).abs())
 
+    def copy_state(self) -> dict[str, Tensor]:
+        """The moments as they are now; `load_state_dict` puts them back."""
+        return {name: value.clone() for name, value in self.state_dict().items()}
+
     def normalize(self, values: Tensor) -> Tensor:
         """To mean 0 and deviation 1."""
         return (values - self.shift) / self.scale

@@ -1,6 +1,7 @@
 """`check_env`: examines an environment, a network and losses, and reports causes and cures."""
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,9 +35,11 @@ from metta.doctor.setup_checks import (
 )
 from metta.doctor.subject import Subject, open_subject
 from metta.doctor.wiring_checks import check_wiring
+from metta.envs.facts import env_facts
 from metta.errors import ConfigError, EnvError, MettaError, PolicyError, SpaceError
 from metta.rl.call_arguments import require_own_count
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
+from metta.train.recipes import with_recipe
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
@@ -57,7 +60,6 @@ def check_env(
     config: TrainingConfig | None = None,
     play_steps: int = _PLAY_STEPS,
     probes: bool = True,
-    recipe: Sequence[str] = (),
     **settings: Any,
 ) -> Report:
     """Examine what a `PPOTrainer` with these arguments would train; nothing given is changed but played.
@@ -68,8 +70,8 @@ def check_env(
 
     The environment plays `play_steps` random steps, then episodes are repeated; copies of the network
     and the losses learn `probes`, small tasks with known answers in the spaces of the environment. An
-    environment that exists already is reset, and left open. `recipe` lines are shown with the report.
-    An environment that cannot be made at all is an `EnvError`.
+    environment that exists already is reset, and left open. The report ends with the recipe that it would
+    take. An environment that cannot be made at all is an `EnvError`.
     """
     if play_steps < _MIN_PLAY_STEPS:
         raise ConfigError(
@@ -79,8 +81,10 @@ def check_env(
     require_own_count(env, config, settings)
     given = as_custom_losses(losses)
     findings: list[Finding] = []
+    recipe: list[str] = []
     with open_subject(env, config.trainer.curriculum.env_kwargs) as subject:
         try:
+            recipe += _recipe_lines(subject, env, config)
             for finding in _examine(subject, config, play_steps, (policy, given), probes=probes):
                 findings.append(finding)  # noqa: PERF402  # those before an error count
         except PlayError as error:
@@ -88,6 +92,18 @@ def check_env(
         except (SpaceError, EnvError) as error:
             findings.append(_unplayable("play", error))
     return Report(subject.name, tuple(findings), tuple(recipe))
+
+
+def _recipe_lines(subject: Subject, env: Any, config: TrainingConfig) -> list[str]:
+    """The recipe that training would follow, and what it would set."""
+    about = config.trainer.curriculum
+    facts = env_facts(subject.one_vec_env(), env, about.env_kwargs, about.wrappers)
+    num_envs = subject.num_envs or config.trainer.rollout.num_envs
+    applied = with_recipe(config, dataclasses.replace(facts, rows=facts.rows * num_envs))
+    if applied is None:
+        return []
+    values = [f"{path}={value} ({applied.reason(path)})" for path, value in applied.values.items()]
+    return [applied.describe(), *values]
 
 
 def _unplayable(check: str, error: MettaError) -> Finding:

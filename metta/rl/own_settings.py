@@ -25,7 +25,7 @@ _IDLE = {
 }
 """Start of a path -> why it has no effect in `PPOTrainer`, and what has."""
 _SAVED = ("trainer.checkpoint.checkpoint_interval", "trainer.checkpoint.rescue_share")
-_OTHERWISE = ("trainer.curriculum.env_kwargs",)
+_OTHERWISE = ("trainer.curriculum.env_kwargs", "trainer.curriculum.wrappers")
 _SHARED = (
     "experiment_name",
     "trainer.curriculum.env",

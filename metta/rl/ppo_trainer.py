@@ -48,12 +48,7 @@ from metta.rl.own_settings import checked_parts
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
-from metta.rl.training_components import (
-    announcer,
-    build_components,
-    follow_recipe,
-    resolve_batch,
-)
+from metta.rl.training_components import announcer, build_components, follow_recipe, resolve_batch
 from metta.rollout import Rollout
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import MANIFEST_FILE, new_run_id, read_checkpoint
@@ -67,6 +62,8 @@ from metta.train.train_config import TrainingConfig
 from metta.versions import library_versions
 
 __all__ = ["PPOTrainer"]
+
+_NOTHING_LEFT = "this call of train() was completed before: it has nothing to do"
 
 
 class PPOTrainer(FamiliarCalls):
@@ -113,15 +110,12 @@ class PPOTrainer(FamiliarCalls):
         probed = env if self.curriculum is None else self.curriculum.task
         if self.config.trainer.rollout.auto_batch:
             self.config, self.batch_plan = resolve_batch(self.config, probed)
-        played = env if self.curriculum is None else self.curriculum.tasks
-        self.env = configured_vec_env(
-            played, self.config.trainer.rollout, about.env_kwargs, about.wrappers
-        )
+        rollout, tasks = self.config.trainer.rollout, self.curriculum and self.curriculum.tasks
+        self.env = configured_vec_env(tasks or env, rollout, about.env_kwargs, about.wrappers)
         self.env_name, self._run_id = name_of(env), new_run_id()
-        self.recipe: Applied | None = None
-        """Settings that follow from what the environment is, because they were not given."""
         try:
-            self.recipe = follow_recipe(self.config, self.env, probed)
+            self.recipe: Applied | None = follow_recipe(self.config, self.env, probed)
+            """Settings that follow from what the environment is, because they were not given."""
             self.config = self.config if self.recipe is None else self.recipe.config
             self._build(module, custom_losses)
             self.components.conditions.allow_inexact = allow_inexact
@@ -238,7 +232,8 @@ class PPOTrainer(FamiliarCalls):
         state, registry = self.state, self.components.hooks
         if self._calls_to_skip:
             self._calls_to_skip -= 1
-            return self._nothing_left()
+            self._announce(_NOTHING_LEFT)
+            return {}
         self.components.conditions.complete_plan(total)
         if not self._continues_call and total > 0:
             state.first_step, state.train_call = state.agent_step, state.train_call + 1
@@ -264,7 +259,9 @@ class PPOTrainer(FamiliarCalls):
             for name in names:
                 registry.remove(name)
         warn_when_silent(state, self.collector.meter.num_episodes)
-        return history or self._nothing_left()
+        if not history:
+            self._announce(_NOTHING_LEFT)
+        return history
 
     def _checkpointer(self, folder: str | os.PathLike[str]) -> TrainingCheckpointer:
         saving = self.config.trainer.checkpoint
@@ -337,11 +334,11 @@ class PPOTrainer(FamiliarCalls):
         """What the loop learns from, collected by a phase that a subclass may have overridden."""
         self._steps_collected, self._rollout_stats = 0, {}
         horizon = self.config.trainer.rollout.horizon
-        phases = (
-            (self.collect_rollouts, PPOTrainer.collect_rollouts),
-            (self.learn, PPOTrainer.learn),
+        own = (
+            getattr(self.collect_rollouts, "__func__", None),
+            getattr(self.learn, "__func__", None),
         )
-        is_own = any(getattr(mine, "__func__", None) is not plain for mine, plain in phases)
+        is_own = own != (PPOTrainer.collect_rollouts, PPOTrainer.learn)
         data: Mapping[str, Tensor]
         if is_own or horizon != self.collector.experience.horizon:
             data = self.collect_rollouts(horizon)
@@ -350,10 +347,6 @@ class PPOTrainer(FamiliarCalls):
         # a subclass that collects in its own way counts what it hands to learn()
         num_steps = self._steps_collected or num_valid(data)
         return Collected(self._rollout_stats, num_steps, self.collector.experience, data)
-
-    def _nothing_left(self) -> dict[str, list[float]]:
-        self._announce("this call of train() was completed before: it has nothing to do")
-        return {}
 
     @property
     def plan(self) -> NumericsPlan:
@@ -389,15 +382,12 @@ class PPOTrainer(FamiliarCalls):
     def manifest(self) -> dict[str, Any]:
         """Where a rollout of this moment comes from, as plain data."""
         return {
-            "policy_architecture": self._architecture,
-            "policy_hash": self.policy.parameter_hash(),
-            "config_hash": self._config_hash,
-            "env_id": self.env_name,
+            "policy_architecture": self._architecture, "policy_hash": self.policy.parameter_hash(),
+            "config_hash": self._config_hash, "env_id": self.env_name,
             "spaces": [str(self.policy.observation_space), str(self.policy.action_space)],
-            "seed": self.config.trainer.seed,
-            "rollout": self.collector.num_rollouts - 1,
+            "seed": self.config.trainer.seed, "rollout": self.collector.num_rollouts - 1,
             "versions": dict(library_versions()),
-        }
+        }  # fmt: skip
 
     def close(self) -> None:
         """Stop environments and workers; may be called more than once."""

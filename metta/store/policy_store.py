@@ -163,6 +163,11 @@ class PolicyStore:
                 "path, from wandb://..., or by run:latest, run:best and run:v120"
             )
         selector = _SELECTOR.fullmatch(uri)
+        if selector is not None and ".." in Path(selector["run"]).parts:
+            raise PolicyError(
+                f"{uri[:200]!r} leads out of a folder by '..'; give the path of the policy itself, or "
+                "that of the run without '..'"
+            )
         try:
             path = self._existing(uri)
             if path is not None:

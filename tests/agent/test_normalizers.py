@@ -174,6 +174,7 @@ def test_moments_follow_the_valid_rows_when_a_policy_is_updated(policy):
     columns["observations/speed"][3, 3] = torch.nan
     columns["returns"][3, 3] = torch.nan
     policy.update_normalizers(columns)
+    policy.update_value_scale(columns)
     valid = columns["valid"]
     speed = policy.obs_normalizer.leaf("speed")
     seen = columns["observations/speed"][valid].double()

@@ -39,6 +39,7 @@ REASONS = {
     ("metta/store/unpickling.py", "torch.load"): "the converter's own process, when the user asks for it",
     ("metta/lazy.py", "importlib.import_module"): "metta's own modules, from tables in its source",
     ("metta/cli/main.py", "importlib.import_module"): "metta's own commands, from a table in its source",
+    ("metta/envs/families/packages.py", "importlib.import_module"): "packages in its own table",
     ("metta/envs/env_ids.py", "importlib.import_module"): "`module:` before an environment's id",
     ("metta/store/exports/policy_export.py", "torch.export.load"): "bytes that this process exported",
 }  # fmt: skip

@@ -127,7 +127,8 @@ def test_simulations_that_do_not_fit_are_named_when_a_suite_allows_it(
     words = ["eval", "a", "--suite", "classic", "--episodes", "2", "--runs", str(tmp_path)]
     assert main([*words[:1], str(tmp_path / "a"), *words[2:]]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines[1:3]] == ["classic/cartpole", "classic"]
+    assert lines[0].endswith("of epoch 1 (score 1)")
+    assert [line.split()[1] for line in lines[2:4]] == ["classic/cartpole", "classic"]
     assert sum("does not play classic/" in line for line in lines) == 4
 
 

@@ -45,6 +45,7 @@ def config_of(case: str) -> TrainingConfig:
         "learning_rate": 1e-2,
         "verbose": False,
         "eval_episodes": 0,
+        "recipe": "none",
     }
     return apply_settings(TrainingConfig(), {**small, **CASES[case]})
 

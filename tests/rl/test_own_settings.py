@@ -48,8 +48,10 @@ def test_a_setting_is_refused_when_it_would_have_no_effect(
     ids=["switched off", "acting"],
 )
 def test_a_setting_is_taken_when_it_says_what_happens(settings: dict[str, Any]) -> None:
-    with PPOTrainer(None, CorridorEnv, hidden_size=4, **settings) as trainer:
-        assert trainer.config == apply_settings(TrainingConfig(), {"hidden_size": 4, **settings})
+    with PPOTrainer(None, CorridorEnv, hidden_size=4, recipe="none", **settings) as trainer:
+        assert trainer.config == apply_settings(
+            TrainingConfig(), {"hidden_size": 4, "recipe": "none", **settings}
+        )
 
 
 def test_intervals_of_checkpoints_are_taken_when_there_is_a_folder(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ def config_of(**settings: Any) -> TrainingConfig:
 
 def ppo_trainer(policy: nn.Module | None = None, **settings: Any) -> PPOTrainer:
     options = {**SMALL, **settings}
+    if "checkpoint_dir" not in options:
+        del options["checkpoint_interval"]
     return PPOTrainer(policy, options.pop("env"), **options)
 
 

@@ -102,7 +102,7 @@ def test_normalisers_recover_from_one_wild_reward(train: Train, tmp_path: Path) 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # of 1e30, squared
 def test_train_warns_of_skipped_steps(train: Train) -> None:
     said, rows = train('{"reward": 1e30, "at": 300}')
-    assert said.count("metta: warning: ") == 1
+    assert said.count("metta: warning: ") == 1, said
     assert "optimizer steps were skipped because" in said
     assert sum(float(row["losses/skipped_steps"]) > 0 for row in rows) == 1
     assert len(rows) == UPDATES

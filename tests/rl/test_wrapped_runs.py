@@ -110,14 +110,14 @@ def test_commands_use_the_wrappers_of_a_run_when_they_are_named_once(
 ) -> None:
     left_out = ("wrappers", "hidden_size")
     settings = [f"{name}={value}" for name, value in SMALL.items() if name not in left_out]
-    settings += ["--output", str(tmp_path)]
+    settings += ["--runs", str(tmp_path)]
     stacked = "env.wrappers=[FrameStack(3), FlattenObservation, TimeLimit(13)]"
     assert main(["train", stacked, *settings, "total_timesteps=32", "--run", "a"]) == 0
     text = (tmp_path / "a" / "config.yaml").read_text()
     assert "- TimeLimit(max_episode_steps=13)" in text
-    assert main(["resume", "a", "--output", str(tmp_path), "total_timesteps=64"]) == 0
-    assert main(["eval", "a:latest", "--episodes", "4", "--output", str(tmp_path)]) == 0
-    assert main(["eval", "a:latest", "--env", "CartPole-v0", "--output", str(tmp_path)]) == 0
+    assert main(["resume", "a", "--runs", str(tmp_path), "total_timesteps=64"]) == 0
+    assert main(["eval", "a:latest", "--episodes", "4", "--runs", str(tmp_path)]) == 0
+    assert main(["eval", "a:latest", "--env", "CartPole-v0", "--runs", str(tmp_path)]) == 0
     assert main(["finetune", "a:latest", stacked, *settings, "--run", "b"]) == 0
     assert main(["train", stacked, *settings, "--dry-run"]) == 0
     assert "training/CartPole-v1" in capsys.readouterr().out
@@ -126,14 +126,15 @@ def test_commands_use_the_wrappers_of_a_run_when_they_are_named_once(
 def test_the_command_says_what_is_wrong_when_a_wrapper_does_not_exist(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["train", "CartPole-v1", "wrappers=FrameStak(4)", "--output", str(tmp_path)]
+    words = ["train", "CartPole-v1", "wrappers=FrameStak(4)", "--runs", str(tmp_path)]
     assert main(words) != 0
     assert "did you mean 'FrameStack'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_ppo_trainer_wraps_what_it_is_given_when_settings_name_wrappers() -> None:
-    settings = {name: value for name, value in SMALL.items() if name != "env"}
+    of_runs = ("env", "checkpoint_interval")
+    settings = {name: value for name, value in SMALL.items() if name not in of_runs}
     with PPOTrainer(None, "CartPole-v1", **settings) as trainer:
         assert trainer.collect_rollouts(4)["observations"].shape == (4, 2, 12)
     curriculum = Curriculum(small(wrappers=["FrameStack(2)"]).trainer.curriculum)
@@ -161,7 +162,7 @@ def test_every_task_is_wrapped_when_a_curriculum_has_several() -> None:
 
 def test_sizes_are_chosen_for_wrapped_observations_when_auto_batch_is_on() -> None:
     settings = {**SMALL, "auto_batch": True}
-    for name in ("env", "num_envs", "horizon"):
+    for name in ("env", "num_envs", "horizon", "checkpoint_interval"):
         del settings[name]
     with PPOTrainer(None, "CartPole-v1", **settings) as trainer:
         assert trainer.batch_plan is not None

@@ -196,6 +196,8 @@ class PPOOptimizer:
         custom = as_custom_losses(custom_loss_fns)
         coefs = self._coefs(progress, custom)
         self._schedule_learning_rate(progress)
+        scale = self.policy.return_normalizer
+        before = None if scale is None else scale.copy_state()
         bounded = self.policy.update_value_scale(columns)
         log = self._run_passes(columns, custom, coefs)
         self.num_updates += 1
@@ -203,6 +205,9 @@ class PPOOptimizer:
         stats = self._finish(report, columns, coefs)
         if not stats["skipped_steps"]:
             bounded |= self.policy.update_normalizers(columns)
+        elif scale is not None and before is not None:  # too absurd to learn from
+            bounded = {}
+            scale.load_state_dict(before)
         stats["bounded_values"] = float(sum(bounded.values()))
         self._warn(report, bounded)
         return stats

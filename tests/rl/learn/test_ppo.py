@@ -426,7 +426,7 @@ def test_values_are_raw_and_the_loss_is_scaled_when_returns_are_normalised() -> 
     columns |= ppo.compute_advantages(columns)
     raw = policy({"obs": columns["observations"]}).value.detach()
     torch.testing.assert_close(raw, columns["values"])  # nothing seen yet: deviation 1
-    policy.update_normalizers(columns)
+    policy.update_value_scale(columns)
     assert policy.return_normalizer is not None
     mean, scale = columns["returns"].mean(), columns["returns"].std(correction=0)
     values = policy({"obs": columns["observations"]}).value.detach()
@@ -435,17 +435,18 @@ def test_values_are_raw_and_the_loss_is_scaled_when_returns_are_normalised() -> 
     stats = ppo.update(columns)
     expected = 0.5 * ((values - columns["returns"]) / scale).square().mean()
     assert stats["value_loss"] == pytest.approx(float(expected), rel=1e-6)
-    # scaled by the moments before the update, which then takes the rollout in
+    # the update takes the rollout in once more, which leaves mean and deviation as they are
     assert float(policy.return_normalizer.count) == count + columns["returns"].numel()
 
 
-def test_normalisers_move_after_learning_when_a_trainer_learns() -> None:
-    seen: list[float] = []
+def test_the_scale_of_values_moves_before_learning_and_observations_after_it() -> None:
+    seen: list[tuple[float, float]] = []
 
     def spy(new_values: Tensor) -> Tensor:
         assert trainer.policy.obs_normalizer is not None
         assert trainer.policy.return_normalizer is not None
-        seen.append(float(trainer.policy.return_normalizer.count))
+        speeds = trainer.policy.obs_normalizer.leaf("obs")
+        seen.append((float(trainer.policy.return_normalizer.count), float(speeds.count)))
         return new_values.mean() * 0.0
 
     trainer = PPOTrainer(
@@ -459,7 +460,7 @@ def test_normalisers_move_after_learning_when_a_trainer_learns() -> None:
             values = trainer.policy({"obs": data["observations"]}).value.detach()
             torch.testing.assert_close(values, data["values"], rtol=1e-5, atol=1e-5)
             trainer.learn(data)
-            assert set(seen) == {16.0 * update}
+            assert set(seen) == {(16.0 * (update + 1), 16.0 * update)}
             seen.clear()
 
 
