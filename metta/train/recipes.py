@@ -153,17 +153,6 @@ RECIPES: dict[str, Recipe] = {
             _RETURNS,
         ),
     ),
-    "states": Recipe(
-        "states",
-        (
-            _BATCH,
-            _SMALL_MINIBATCHES,
-            _TEN_PASSES,
-            _RATE,
-            _KL_STEPS,
-            _RETURNS,
-        ),
-    ),
     "codes": Recipe(
         "codes",
         (
@@ -206,8 +195,7 @@ def recipe_for(facts: EnvFacts) -> Recipe:
         return RECIPES["images"]
     if facts.is_continuous:
         return RECIPES["continuous control"]
-    names = {"vector": "discrete control", "states": "states", "codes": "codes"}
-    return RECIPES[names[facts.observation]]
+    return RECIPES["codes" if facts.observation == "codes" else "discrete control"]
 
 
 class Applied(NamedTuple):

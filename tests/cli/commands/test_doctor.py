@@ -53,10 +53,14 @@ def test_findings_are_data_when_json_is_asked_for(capsys: pytest.CaptureFixture[
     assert all(warning["cause"] and warning["cure"] for warning in found)
 
 
-def test_lines_of_a_recipe_stand_apart_when_they_are_given() -> None:
-    report = check_env(CorridorEnv, play_steps=300, probes=False, recipe=["8 environments"])
-    assert "recipe   8 environments" in str(report).splitlines()
-    assert report.to_dict()["recipe"] == ["8 environments"]
+def test_the_recipe_stands_apart_when_settings_are_open() -> None:
+    report = check_env(CorridorEnv, play_steps=300, probes=False, learning_rate=0.5)
+    first, *values = report.to_dict()["recipe"]
+    assert first.startswith("recipe 'discrete control' (discrete actions, observations of numbers)")
+    assert f"recipe   {first}" in str(report).splitlines()
+    assert "trainer.ppo.update_epochs=10 (as in" in " ".join(values)
+    assert "learning_rate" not in " ".join(values)
+    assert check_env(CorridorEnv, play_steps=300, probes=False, recipe="none").recipe == ()
 
 
 def test_too_few_steps_are_refused_when_they_would_show_nothing(
