@@ -1,6 +1,6 @@
 """metta with nothing but an id, beside Stable-Baselines3's defaults, at equal agent steps.
 
-python -m benchmarks.first_try --seeds 1 2 3 --out benchmarks/results/first_try.csv
+python -m benchmarks.first_try --seeds 1 2 3 --out benchmarks/first_try/results.csv
 
 Needs the extra ``bench``, and of the environments' packages those of the tasks that are run. Jobs that the
 file has already are not run again. A score is the mean return of 20 fresh episodes with sampled actions.
@@ -137,7 +137,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/first_try.csv"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/first_try/results.csv"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--libraries", nargs="+", default=list(LIBRARIES), choices=LIBRARIES)
     parser.add_argument("--only", nargs="+", default=[], help="parts of environments' ids")
