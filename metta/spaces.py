@@ -14,10 +14,13 @@ from gymnasium import spaces
 
 from metta.errors import SpaceError
 
-__all__ = ["MASK_KEY", "ObsLeaf", "ObsSpec", "obs_spec_of", "without_texts"]
+__all__ = ["MASK_KEY", "MIN_IMAGE_PIXELS", "ObsLeaf", "ObsSpec", "obs_spec_of", "without_texts"]
 
 MASK_KEY = "action_mask"
 """Observation key or info key under which an environment announces its legal actions."""
+
+MIN_IMAGE_PIXELS = 36
+"""Smaller grids are too small to be photographs or screens, and for the strides of NatureCNN."""
 
 PLAIN_KEY = "obs"
 

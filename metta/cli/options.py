@@ -15,6 +15,7 @@ __all__ = [
     "add_database",
     "add_out",
     "add_runs",
+    "add_terminal_play",
     "add_words",
     "database_of",
     "written_file",
@@ -30,6 +31,18 @@ _OUT = ("--output", "--out", "-o")
 def add_words(parser: argparse.ArgumentParser) -> None:
     """The arguments that describe a run: see `resolve_arguments`."""
     parser.add_argument("words", nargs="*", metavar="PRESET|FILE|NAME=VALUE", help=ARGUMENTS_HELP)
+
+
+def add_terminal_play(parser: argparse.ArgumentParser) -> None:
+    """How an episode is shown in the terminal."""
+    parser.add_argument(
+        "--speed",
+        type=float,
+        default=8.0,
+        metavar="N",
+        help="steps per second in the terminal (default: %(default)g)",
+    )
+    parser.add_argument("--no-color", action="store_true", help="signs only")
 
 
 def add_runs(parser: argparse.ArgumentParser, *, writes: str = "nothing") -> None:

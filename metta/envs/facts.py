@@ -11,13 +11,11 @@ from gymnasium.vector import VectorEnv
 from metta.curriculum import Task
 from metta.envs.factory import make_vec_env, row_seeds
 from metta.envs.vec_env import VecEnv, agents_per_env
-from metta.spaces import ObsLeaf
+from metta.spaces import MIN_IMAGE_PIXELS, ObsLeaf
 from metta.train.recipes import EnvFacts, ObservationKind
 
 __all__ = ["env_facts"]
 
-MIN_IMAGE_PIXELS = 36
-"""Smaller grids are too small to be photographs or screens."""
 _PROBE_STEPS = 128
 _PROBE_SEED = 1
 

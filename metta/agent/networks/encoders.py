@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from metta.errors import ConfigError
-from metta.spaces import ObsLeaf, ObsSpec
+from metta.spaces import MIN_IMAGE_PIXELS, ObsLeaf, ObsSpec
 
 if TYPE_CHECKING:
     from metta.train.train_config import AgentConfig
@@ -22,8 +22,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-
-_NATURE_MINIMUM_PIXELS = 36
 
 
 def orthogonal(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
@@ -61,10 +59,10 @@ class GridStem(nn.Module):
         self.channels_last = _has_channels_last(leaf.shape)
         height, width = leaf.shape[:2] if self.channels_last else leaf.shape[1:]
         channels = leaf.shape[2] if self.channels_last else leaf.shape[0]
-        large = min(height, width) >= _NATURE_MINIMUM_PIXELS
+        large = min(height, width) >= MIN_IMAGE_PIXELS
         if kind == "nature_cnn" and not large:
             raise ConfigError(
-                f"agent nature_cnn needs frames of at least {_NATURE_MINIMUM_PIXELS} pixels, but "
+                f"agent nature_cnn needs frames of at least {MIN_IMAGE_PIXELS} pixels, but "
                 f"observation {leaf.key!r} has shape {leaf.shape}; use name='simple_cnn'"
             )
         use_nature = kind == "nature_cnn" or (kind != "simple_cnn" and large)

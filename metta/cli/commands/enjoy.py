@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.options import add_out, add_runs, written_file
+from metta.cli.options import add_out, add_runs, add_terminal_play, written_file
 from metta.cli.own_envs import importable_env
 from metta.cli.policy_names import POLICY_HELP, say_choice, training_task
 from metta.cli.tables import say, shown_bytes
@@ -55,14 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "write FILE.mp4, FILE.gif, FILE.txt or FILE.replay instead of showing it")
     parser.add_argument("--fps", type=float, metavar="N", help="steps per second of the file")
     parser.add_argument("--scale", type=int, metavar="N", help="pixels for each cell or pixel")
-    parser.add_argument(
-        "--speed",
-        type=float,
-        default=8.0,
-        metavar="N",
-        help="steps per second in the terminal (default: %(default)g)",
-    )
-    parser.add_argument("--no-color", action="store_true", help="signs only")
+    add_terminal_play(parser)
     add_runs(parser, writes="file")
 
 

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metta.cli.options import add_out, add_runs, written_file
+from metta.cli.options import add_out, add_runs, add_terminal_play, written_file
 from metta.cli.policy_names import run_and_epoch
 from metta.cli.tables import say, shown_bytes, table
 from metta.cli.terminal_player import check_speed, play_in_terminal
@@ -52,14 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", metavar="A:B", help="only moments A to B-1; either may be left out"
     )
-    parser.add_argument(
-        "--speed",
-        type=float,
-        default=8.0,
-        metavar="N",
-        help="steps per second in the terminal (default: %(default)g)",
-    )
-    parser.add_argument("--no-color", action="store_true", help="signs only")
+    add_terminal_play(parser)
     add_runs(parser, writes="file")
 
 
