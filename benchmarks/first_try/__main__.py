@@ -23,6 +23,8 @@ import numpy as np
 from benchmarks.first_try.tasks import TASKS, Task
 
 EPISODES = 20
+LIMIT = 1800
+"""Seconds that one job may take; a policy whose episodes do not end would play for ever."""
 LIBRARIES = ("metta", "sb3")
 FIELDS = ("env", "family", "is_tuned", "steps", "library", "seed", "score")
 
@@ -81,13 +83,13 @@ def _returns_in(node: Any) -> Iterator[float]:
 
 def _call(module: str, *words: str) -> str:
     options = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, "-m", module, *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | options,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            capture_output=True, text=True, env=os.environ | options, check=False, timeout=LIMIT,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        raise RuntimeError(f"{module} {' '.join(words)}: more than {LIMIT} seconds") from late
     if done.returncode:
         raise RuntimeError(f"{module} {' '.join(words)}: {done.stderr[-600:]}")
     return done.stdout
