@@ -2,8 +2,8 @@
 
 ``CartPole-v1`` and ``module:Env-v0`` are gymnasium's, ``module:Class`` is an environment class of a module,
 ``pettingzoo:mpe2.simple_spread_v3`` the parallel environment of a module, ``mettagrid:arena_small`` a
-world of mettagrid, ``grid/gather`` a task of the grid world that comes with metta, and
-``metta/cartpole`` its own CartPole-v1, many at once.
+world of mettagrid, ``envpool:Ant-v4`` one of EnvPool, ``grid/gather`` a task of the grid world that comes
+with metta, and ``metta/cartpole`` its own CartPole-v1, many at once.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from metta.envs.agents.agents_env import (
 from metta.envs.agents.mettagrid_env import WORLDS, make_mettagrid, require_mettagrid
 from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.families.atari import make_atari
+from metta.envs.families.envpool import EnvPoolEnv, is_envpool_id, require_envpool
 from metta.envs.families.minigrid import with_codes
 from metta.envs.families.packages import ATARI, MINIGRID, find_spec, is_of
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
@@ -85,6 +86,9 @@ def factory_of_id(
     module, _, name = env_id.rpartition(":")
     if module == _PETTINGZOO:
         return factory_of(_parallel_factory(name), kwargs, wrappers)
+    if is_envpool_id(env_id):
+        require_envpool(env_id)
+        return factory_of(functools.partial(EnvPoolEnv, env_id), kwargs, wrappers)
     if module == _METTAGRID:
         return factory_of(functools.partial(make_mettagrid, _world_config(name)), kwargs, wrappers)
     if module:

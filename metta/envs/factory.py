@@ -29,6 +29,7 @@ from metta.envs.env_ids import (
     make_grid,
 )
 from metta.envs.families.atari import learns_clipped
+from metta.envs.families.envpool import EnvPoolEnvs, is_envpool, is_envpool_id
 from metta.envs.rows.env_api import is_aec_env, what_it_is
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.rows.tasked_env import TaskedEnv
@@ -124,6 +125,8 @@ def _ungrouped(
 ) -> VecEnv:
     """A vectorised environment of anything else; `watching` holds the settings of worker supervision."""
     num_envs, num_workers, num_groups = counts
+    if is_envpool(env):
+        env = EnvPoolEnvs(env)
     if isinstance(env, VectorEnv):
         _refuse_wrappers("a gymnasium VectorEnv", wrappers)
         _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
@@ -138,6 +141,8 @@ def _ungrouped(
     if any(is_grid_id(task.env) or is_cartpole_id(task.env) for task in tasks):
         _refuse_wrappers(f"{tasks[0].env}, which steps all environments at once in C", wrappers)
         return _in_c(tasks, _checked_count(num_envs), num_workers, num_groups)
+    if len(tasks) == 1 and is_envpool_id(tasks[0].env) and not (num_workers or wrappers):
+        return _pooled(tasks[0], _checked_count(num_envs), num_groups)
     if tasks:
         factories = _tasked_factories(tasks, num_envs, wrappers)
     else:
@@ -152,6 +157,12 @@ def _in_c(tasks: list[Task], num_envs: int, num_workers: int, num_groups: int) -
     if any(is_grid_id(task.env) for task in tasks):
         return make_grid(_grid_tasks(tasks), num_envs, num_workers, num_groups)
     return make_cartpole(_cartpole_kwargs(tasks), num_envs, num_workers, num_groups)
+
+
+def _pooled(task: Task, num_envs: int, num_groups: int) -> VecEnv:
+    """One pool of EnvPool for all rows."""
+    _refuse_options(f"{task.env}, which steps all rows at once", {}, 0, num_groups)
+    return GymnasiumVecEnv(EnvPoolEnvs(task.env, num_envs, **resolve_all(task.env_kwargs)))
 
 
 def _with_agents(made: SerialVecEnv | MultiprocessVecEnv) -> VecEnv:

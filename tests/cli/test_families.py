@@ -21,8 +21,11 @@ FAMILIES = {
     "minigrid": ["MiniGrid-Empty-5x5-v0", "BabyAI-GoToRedBall-v0"],
     "mpe2": ["pettingzoo:mpe2.simple_speaker_listener_v4"],
     "mettagrid": ["mettagrid:arena_small"],
+    "envpool": ["envpool:CartPole-v1", "envpool:HalfCheetah-v4"],
 }  # fmt: skip
-CLASSES = {"BipedalWalker-v3": "boundary"}
+CLASSES = dict.fromkeys(
+    ["BipedalWalker-v3", "envpool:CartPole-v1", "envpool:HalfCheetah-v4"], "boundary"
+)
 """How a run is resumed, where it is not ``repeat``."""
 
 
