@@ -15,7 +15,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from metta.envs.backends.gymnasium_infos import final_observations, mask_rows, numbers_of_rows
 from metta.envs.call_order import CallOrder, check_action_space, check_actions, check_reset
-from metta.envs.families.envpool import EnvPoolEnvs
 from metta.envs.restore.own_state import has_own_state, load_own_state, own_state
 from metta.envs.restore.saved_envs import boundary_state, class_of_state, snapshot_state
 from metta.envs.rows.action_masks import MaskLayout, mask_layout_of
@@ -36,8 +35,8 @@ class GymnasiumVecEnv:
         envs.reset(seeds, obs)
         envs.send(0, actions); result = envs.recv(0, obs)
 
-    Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` and pools of EnvPool get one seed per row; others
-    take a single seed, and get the first. Later episodes begin as the vector environment
+    Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` and those that say `takes_seed_per_row` get one seed
+    per row; others take a single seed, and get the first. Later episodes begin as the vector environment
     begins them. One that has `get_state()` and `set_state(state)` (plain data) is assumed to be of class
     `snapshot`: there is no second instance to try it on.
     """
@@ -54,7 +53,9 @@ class GymnasiumVecEnv:
         self.num_rows = env.num_envs
         self.num_groups = 1
         self._order = CallOrder(1)
-        self._seed_per_row = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv, EnvPoolEnvs))
+        self._seed_per_row = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) or getattr(
+            env.unwrapped, "takes_seed_per_row", False
+        )
         self._mask_layout = self._find_masks()
         self.mask_size = self._mask_layout.size if self._mask_layout is not None else 0
         self._arrays = RowArrays.allocate(self.obs_spec, self.num_rows, self.mask_size)

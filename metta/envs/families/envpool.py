@@ -52,6 +52,7 @@ class EnvPoolEnvs(VectorEnv[Any, Any, Any]):
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  # as gymnasium declares it
+    takes_seed_per_row = True
 
     def __init__(self, env: Any, num_envs: int = 1, **settings: Any) -> None:
         self._is_given = is_envpool(env)

@@ -71,6 +71,7 @@ def test_rows_are_single_environments_when_workers_or_wrappers_want_them(
     assert np.array_equal(first, again)
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered")  # EnvPool's own spaces
 def test_a_pool_of_ones_own_trains_when_it_is_given(tmp_path: Path) -> None:
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=4, seed=1)
     with PPOTrainer(None, pool, horizon=16, num_minibatches=1, update_epochs=1) as trainer:
