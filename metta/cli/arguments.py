@@ -5,7 +5,7 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from metta.cli.own_envs import ENV_NAMES, importable_env
+from metta.cli.own_envs import importable_env, importable_setting
 from metta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -124,14 +124,9 @@ def resolve_arguments(words: Sequence[str], extra: Sequence[str] = ()) -> "Resol
 
     preset, files, settings = sort_arguments(words)
     preset = preset and importable_env(preset)
-    settings = [_with_importable_env(setting) for setting in settings]
+    settings = [importable_setting(setting) for setting in settings]
     names = setting_paths()
     paths = {names.get(setting.partition("=")[0].replace("-", "_")) for setting in settings}
     if preset is None and not files and "trainer.curriculum.env" not in paths:
         preset = DEFAULT_PRESET
     return resolve(preset, files, [*settings, *extra])
-
-
-def _with_importable_env(setting: str) -> str:
-    name, equals, value = setting.partition("=")
-    return f"{name}{equals}{importable_env(value)}" if name in ENV_NAMES else setting

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from metta.cli.own_envs import recall_env
 from metta.cli.tables import say
 from metta.errors import ConfigError, did_you_mean
 from metta.untrusted.text import printable
@@ -86,4 +87,6 @@ def training_task(record: "PolicyRecord") -> "Task | None":
     run = RunDirectory(folder)
     if run.about().get("own_environment"):
         return None
-    return Curriculum(TrainingConfig.from_yaml(run.config_file).trainer.curriculum).task
+    config = TrainingConfig.from_yaml(run.config_file)
+    recall_env(folder, config.env)
+    return Curriculum(config.trainer.curriculum).task

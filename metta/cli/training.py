@@ -11,6 +11,7 @@ from typing import Any
 from metta.agent.policy import Policy
 from metta.cli.commands.resume import place_of, resume_command
 from metta.cli.final_replay import record_final_replay
+from metta.cli.own_envs import remember_env
 from metta.cli.plot import draw_learning_curve
 from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError
@@ -55,6 +56,7 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
     `RunSession`.
     """
     run = RunDirectory(folder)
+    remember_env(folder, config.env)
     given = {"checkpoint_dir": checkpoint_dir, "replay_dir": replay_dir}
     checkpoints = checkpoint_dir or place_of(run, "checkpoint_dir", given)
     again = resume_command(run.path, given)

@@ -139,8 +139,8 @@ def _why_no_import(module: str, error: Exception) -> str:
         return f"importing {module!r} failed: {error}"
     where = "the current folder has it, but is" if Path(f"{missing}.py").is_file() else "it is"
     return (
-        f"Python does not find the module {missing!r}: {where} not on Python's path; install it, or set "
-        "PYTHONPATH=. in its folder"
+        f"Python does not find the module {missing!r}: {where} not on Python's path; name its file in the "
+        f"command (train, resume: env=PATH/{missing}.py:CLASS; eval, enjoy: --env ...), or install it"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from metta.cli.arguments import resolve_arguments, sort_arguments
 from metta.cli.options import add_checkpoint_dir, add_out, add_runs
+from metta.cli.own_envs import recall_env
 from metta.cli.tables import say, table
 from metta.errors import CheckpointError, ConfigError
 
@@ -93,6 +94,7 @@ def _resolve(words: list[str], output: Path, checkpoint_dir: str | None) -> "Res
                 run = RunDirectory(folder)
                 _require_settings_only(run)
                 resolved = resolve(None, [run.config_file, *files], settings, check_sizes=False)
+                recall_env(folder, resolved.config.env)
                 saved = Path(checkpoint_dir or run.place("checkpoint_dir", partial(_again, words)))
                 return dataclasses.replace(resolved, config=_as_saved(resolved.config, saved))
     return resolve_arguments(words)

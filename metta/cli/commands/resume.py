@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.options import add_allow_inexact, add_checkpoint_dir, add_runs
+from metta.cli.own_envs import importable_setting, recall_env
 from metta.cli.policy_names import find_run
 from metta.cli.tables import say
 from metta.errors import ConfigError
@@ -67,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
     from metta.train.parsing.origins import COMMAND_LINE
 
     _require_checkpoint(folder, checkpoints)
+    recall_env(folder, resolved.config.env)
     changes = {path for path, origin in resolved.origins.items() if origin == COMMAND_LINE}
     return train_in(
         folder,
@@ -125,7 +127,7 @@ def _settings(words: list[str]) -> list[str]:
         raise ConfigError(
             f"{preset or files[0]} would replace the run's settings; change single ones: NAME=VALUE"
         )
-    return settings
+    return [importable_setting(setting) for setting in settings]
 
 
 def _resolved(folder: Path, settings: list[str]) -> "Resolved":

@@ -35,7 +35,7 @@ class GymnasiumVecEnv:
         envs.reset(seeds, obs)
         envs.send(0, actions); result = envs.recv(0, obs)
 
-    Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` and those that say `takes_seed_per_row` get one seed
+    Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` and those with `takes_seed_per_row` get one seed
     per row; others take a single seed, and get the first. Later episodes begin as the vector environment
     begins them. One that has `get_state()` and `set_state(state)` (plain data) is assumed to be of class
     `snapshot`: there is no second instance to try it on.
