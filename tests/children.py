@@ -80,6 +80,12 @@ def metta_with_modules(words: list[str], folder: str) -> None:
     metta(words, folder)
 
 
+def metta_in_folder(words: list[str], folder: str) -> None:
+    """The command, in this process, whose current folder is another one."""
+    os.chdir(folder)
+    metta(words, folder)
+
+
 def metta(words: list[str], folder: str) -> None:
     """The command, in this process."""
     for number, name in ((1, "out.txt"), (2, "err.txt")):
