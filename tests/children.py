@@ -26,7 +26,7 @@ PRELOADED = [
     "sqlalchemy",
 ]  # fmt: skip
 TINY = ["num_envs=2", "horizon=16", "hidden_size=8", "update_epochs=1", "num_minibatches=1",
-        "monitor_seconds=0", "verbose=false", "eval_episodes=0"]  # fmt: skip
+        "monitor_seconds=0", "verbose=false", "eval_episodes=0", "final_replay=false"]  # fmt: skip
 _SECONDS = 120.0
 NO_MOUNT = 77
 """Exit code of a child that may mount nothing."""

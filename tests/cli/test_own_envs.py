@@ -38,7 +38,8 @@ def make_line():
 
 gymnasium.register("Line{tag}-v0", Line)
 """
-_SMALL = ["total_timesteps=64", "num_envs=2", "horizon=16", "verbose=false", "--eval-episodes", "0"]
+_SMALL = ["total_timesteps=64", "num_envs=2", "horizon=16", "verbose=false", "--eval-episodes", "0",
+          "final_replay=false"]  # fmt: skip
 
 
 def _folder(path: Path, tag: str) -> Path:
