@@ -35,7 +35,8 @@ def test_an_environment_trains_when_nothing_but_its_id_is_given(
 ) -> None:
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
-    words = ["train", env_id, *TINY, "verbose=true", "final_replay=true", "total_timesteps=64"]
+    words = ["train", env_id, *TINY, "verbose=true", "final_replay=true", "replay_max_steps=16",
+             "total_timesteps=64"]  # fmt: skip
     done = ended(
         start_metta(zygote, [*words, "--run", "tiny", "--output", str(tmp_path)], tmp_path),
         tmp_path,
