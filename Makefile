@@ -5,6 +5,9 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py metta/ops/_native.c $(wildcard metta/agent/*.[ch]) $(wildcard metta/envs/*.h metta/envs/*/*.[ch])
 
+# modules are compiled once, not by each of the processes that tests start
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help train test check coverage format setup slow learning bench overhead faults docs docs-serve release-check clean
 
 help:

@@ -39,13 +39,14 @@ class Child:
 
     def wait(self, timeout_seconds: float = 60.0) -> int:
         """Its exit code, negative for a signal, as `subprocess` has it; `TimeoutError` if it continues."""
-        deadline = time.monotonic() + timeout_seconds
+        deadline, pause = time.monotonic() + timeout_seconds, 0.002
         while self._status is None:
             self._status = self.zygote.status_of(self.pid)
             if self._status is None:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"process {self.pid} continues after {timeout_seconds:g} s")
-                time.sleep(0.002)
+                time.sleep(pause)
+                pause = min(2 * pause, 0.02)
         return os.waitstatus_to_exitcode(self._status)
 
 

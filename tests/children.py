@@ -26,7 +26,7 @@ PRELOADED = [
     "sqlalchemy",
 ]  # fmt: skip
 TINY = ["num_envs=2", "horizon=16", "hidden_size=8", "update_epochs=1", "num_minibatches=1",
-        "monitor_seconds=0", "verbose=false", "eval_episodes=0"]  # fmt: skip
+        "monitor_seconds=0", "verbose=false", "eval_episodes=0", "final_replay=false"]  # fmt: skip
 _SECONDS = 120.0
 NO_MOUNT = 77
 """Exit code of a child that may mount nothing."""
@@ -77,6 +77,12 @@ def metta_on_a_small_disk(words: list[str], folder: str, place: str, size: str) 
 def metta_with_modules(words: list[str], folder: str) -> None:
     """The command, in this process, which finds the modules of a folder."""
     sys.path.insert(0, folder)
+    metta(words, folder)
+
+
+def metta_in_folder(words: list[str], folder: str) -> None:
+    """The command, in this process, whose current folder is another one."""
+    os.chdir(folder)
     metta(words, folder)
 
 

@@ -15,7 +15,7 @@ from metta.cli.main import main
 from metta.errors import MettaWarning
 
 TINY = ["num_envs=2", "horizon=16", "update_epochs=1", "num_minibatches=1", "hidden_size=8",
-        "eval_episodes=0", "checkpoint_interval=5", "monitor_seconds=0"]  # fmt: skip
+        "eval_episodes=0", "final_replay=false", "checkpoint_interval=5", "monitor_seconds=0"]  # fmt: skip
 
 
 class TalkingEnv(CartPoleEnv):

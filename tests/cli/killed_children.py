@@ -10,7 +10,7 @@ from metta.rl.components import trainer
 
 WORDS = ["CartPole-v1", "num_envs=2", "horizon=16", "hidden_size=8", "update_epochs=1",
          "num_minibatches=1", "checkpoint_interval=1", "monitor_seconds=0", "verbose=false",
-         "eval_episodes=0", "env_restore=boundary"]  # fmt: skip
+         "eval_episodes=0", "final_replay=false", "env_restore=boundary"]  # fmt: skip
 IN_A_WRITE, SET_UP = 41, 42
 """Exit codes."""
 

@@ -38,8 +38,12 @@ def test_an_environment_trains_when_nothing_but_its_id_is_given(
 ) -> None:
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
-    words = ["train", env_id, *TINY, "verbose=true", "total_timesteps=64", "--run", "tiny"]
-    done = ended(start_metta(zygote, [*words, "--output", str(tmp_path)], tmp_path), tmp_path)
+    words = ["train", env_id, *TINY, "verbose=true", "final_replay=true", "replay_max_steps=16",
+             "total_timesteps=64"]  # fmt: skip
+    done = ended(
+        start_metta(zygote, [*words, "--run", "tiny", "--output", str(tmp_path)], tmp_path),
+        tmp_path,
+    )
     assert done.code == 0, done.err
     assert f"of class {CLASSES.get(env_id, 'repeat')}" in done.out + done.err
     assert list((tmp_path / "tiny" / "checkpoints").iterdir())

@@ -20,7 +20,8 @@ from metta.store.checkpoints.files import read_newest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = 10**9
-TINY = ["num_envs=2", "horizon=16", "update_epochs=1", "hidden_size=8", "eval_episodes=0"]
+TINY = ["num_envs=2", "horizon=16", "update_epochs=1", "hidden_size=8", "eval_episodes=0",
+        "final_replay=false"]  # fmt: skip
 
 
 def start(zygote: Zygote, run: Path, steps: int, **how: str | bool) -> Child:

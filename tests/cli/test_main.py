@@ -21,7 +21,7 @@ from metta.store.policies.file import load_weights
 from metta.train.train_config import AgentConfig, TrainingConfig
 from tests.children import ended, start_metta
 
-TINY = ["n_steps=16", "n_envs=2", "n_epochs=1", "hidden_size=8"]
+TINY = ["n_steps=16", "n_envs=2", "n_epochs=1", "hidden_size=8", "final_replay=false"]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -39,7 +39,7 @@ def test_everything_is_saved_when_a_run_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["train", "cartpole", *TINY, "total_timesteps=64", "--eval-episodes", "2"]
-    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    assert main([*arguments, "final_replay=true", "--output", str(tmp_path)]) == 0
     run = only_run(tmp_path)
     names = {path.name for path in run.iterdir()}
     assert {"checkpoints", "config.yaml", "provenance.json", "metrics.csv"} <= names

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from faults.zygote import Zygote
 from metta.envs.env_ids import check_env_id
 from metta.errors import EnvError
+from tests.children import Ended, ended
 
 _SOURCE = """
 import gymnasium
@@ -36,7 +38,8 @@ def make_line():
 
 gymnasium.register("Line{tag}-v0", Line)
 """
-_SMALL = ["total_timesteps=64", "num_envs=2", "horizon=16", "verbose=false", "--eval-episodes", "0"]
+_SMALL = ["total_timesteps=64", "num_envs=2", "horizon=16", "verbose=false", "--eval-episodes", "0",
+          "final_replay=false"]  # fmt: skip
 
 
 def _folder(path: Path, tag: str) -> Path:
@@ -47,37 +50,45 @@ def _folder(path: Path, tag: str) -> Path:
     return path
 
 
-def _metta(cwd: Path, *words: str, as_module: bool = False) -> subprocess.CompletedProcess[str]:
-    """The command as users start it; as a script it does not import from the current folder."""
-    script = ["-m", "metta"] if as_module else ["-c", _SCRIPT]
-    command = [sys.executable, *script, *words]
+def _script(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
     return subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120
     )
 
 
-_SCRIPT = "import sys; sys.path[:1] = []; from metta.cli.main import main; sys.exit(main())"
+def _metta(zygote: Zygote, folder: Path, *words: str) -> Ended:
+    """The command in a folder, from which Python imports nothing by itself."""
+    arguments = {"words": list(words), "folder": str(folder)}
+    return ended(zygote.start("tests.children:metta_in_folder", **arguments), folder)
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        "own_envs_cli:Line",
-        "own_envs_cli:Linecli-v0",
-        "env=own_envs_cli:Line",
-        "./own_envs_cli.py:Line",
-    ],
-)
-def test_metta_train_finds_an_environment_of_the_current_folder(tmp_path: Path, env: str) -> None:
-    done = _metta(_folder(tmp_path, "cli"), "train", env, "--run", "own", "num_workers=1", *_SMALL)
+def test_metta_train_finds_an_environment_when_it_starts_as_a_script(tmp_path: Path) -> None:
+    """As users start it: a script does not import from the current folder."""
+    start = "import sys; sys.path[:1] = []; from metta.cli.main import main; sys.exit(main())"
+    words = ["train", "own_envs_script:Line", "--run", "own", "num_workers=1", *_SMALL]
+    done = _script(_folder(tmp_path, "script"), "-c", start, *words)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "own" / "checkpoints").is_dir()
 
 
-def test_metta_train_imports_a_file_of_another_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "env", ["own_envs_cli:Linecli-v0", "env=own_envs_cli:Line", "./own_envs_cli.py:Line"]
+)
+def test_metta_train_finds_an_environment_of_the_current_folder(
+    tmp_path: Path, env: str, zygote: Zygote
+) -> None:
+    words = ["train", env, "--run", "own", "num_workers=1", *_SMALL]
+    done = _metta(zygote, _folder(tmp_path, "cli"), *words)
+    assert done.code == 0, done.err
+    assert (tmp_path / "runs" / "own" / "checkpoints").is_dir()
+
+
+def test_metta_train_imports_a_file_of_another_folder(tmp_path: Path, zygote: Zygote) -> None:
     _folder(tmp_path / "elsewhere", "file")
-    done = _metta(tmp_path, "train", "elsewhere/own_envs_file.py:Line", "--run", "own", *_SMALL)
-    assert done.returncode == 0, done.stderr
+    words = ["train", "elsewhere/own_envs_file.py:Line", "--run", "own", *_SMALL]
+    done = _metta(zygote, tmp_path, *words)
+    assert done.code == 0, done.err
     assert "own_envs_file:Line" in (tmp_path / "runs" / "own" / "config.yaml").read_text()
 
 
@@ -123,7 +134,7 @@ def test_a_note_imports_nothing_else_when_settings_were_changed(tmp_path: Path) 
 
 def test_python_m_metta_is_the_command(tmp_path: Path) -> None:
     """Python runs `metta.__main__`."""
-    done = _metta(tmp_path, "--version", as_module=True)
+    done = _script(tmp_path, "-m", "metta", "--version")
     assert done.returncode == 0
     assert done.stdout.startswith("metta ")
 
@@ -140,28 +151,27 @@ def test_python_m_metta_is_the_command(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_an_environment_is_refused_before_a_run_begins(
-    tmp_path: Path, env: str, says: str
+    tmp_path: Path, env: str, says: str, zygote: Zygote
 ) -> None:
     folder = _folder(tmp_path, "bad")
     for name in ("no-module.py", "json.py"):
         (folder / name).write_text("")
-    done = _metta(folder, "train", env, *_SMALL)
-    assert done.returncode == 2, done.stdout
-    assert says in done.stderr.replace("\n", " ")
-    assert "Traceback" not in done.stderr
+    done = _metta(zygote, folder, "train", env, *_SMALL)
+    assert done.code == 2, done.out
+    assert says in done.err.replace("\n", " ")
+    assert "Traceback" not in done.err
     assert not (folder / "runs").exists()
 
 
 def test_a_stored_configuration_never_imports_from_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, zygote: Zygote
 ) -> None:
-    monkeypatch.chdir(_folder(tmp_path, "stored"))
+    _folder(tmp_path, "stored")
     (tmp_path / "run.yaml").write_text("env: own_envs_stored:Line\n")
-    done = _metta(tmp_path, "train", "run.yaml", *_SMALL)
-    assert done.returncode == 2
-    assert "the current folder has it, but is not on Python's path" in done.stderr.replace(
-        "\n", " "
-    )
+    done = _metta(zygote, tmp_path, "train", "run.yaml", *_SMALL)
+    assert done.code == 2
+    said = done.err.replace("\n", " ")
+    assert "the current folder has it, but is not on Python's path" in said
 
 
 def test_a_function_of_any_module_is_not_an_environment() -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("always::metta.errors.MettaWarning")
 
 WORDS = ["CartPole-v1", "num_envs=2", "horizon=16", "hidden_size=8", "update_epochs=1",
          "num_minibatches=1", "checkpoint_interval=1", "total_timesteps=64", "monitor_seconds=0",
-         "gamma=0.98", "verbose=false"]  # fmt: skip
+         "gamma=0.98", "verbose=false", "final_replay=false"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

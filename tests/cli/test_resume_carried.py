@@ -47,6 +47,7 @@ gymnasium.register("Carrier-v0", Carrier)
 BATCH = 2 * 35
 WORDS = ["carrier_world:Carrier-v0", "num_envs=2", "horizon=35", f"minibatch_size={BATCH}",
          "hidden_size=8", "update_epochs=1", "checkpoint_interval=1", "eval_episodes=0",
+         "final_replay=false",
          "monitor_seconds=0", "verbose=false", "recipe=none"]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from metta.cli.main import main
 METTA = [sys.executable, "-m", "metta.cli.main"]
 SMALL = [
     "total_timesteps=64", "num_envs=2", "horizon=8", "num_minibatches=1", "update_epochs=1",
-    "hidden_size=8", "checkpoint_interval=1", "eval_episodes=0",
+    "hidden_size=8", "checkpoint_interval=1", "eval_episodes=0", "final_replay=false",
 ]  # fmt: skip
 MORE = ["resume", "run", "total_timesteps=96"]
 

@@ -30,6 +30,7 @@ SETTINGS = [
     "keep_last=1",
     "background=true",
     "verbose=false",
+    "final_replay=false",
 ]
 ENDLESS = "eval_episodes=1_000_000"
 

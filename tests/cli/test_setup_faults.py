@@ -15,7 +15,8 @@ from tests.children import NO_MOUNT, ended
 
 SMALL = [
     "cartpole", "total_timesteps=64", "num_envs=2", "horizon=8", "num_minibatches=1", "update_epochs=1",
-    "hidden_size=8", "eval_episodes=0", "logging.tensorboard=true", "logging.csv=true",
+    "hidden_size=8", "eval_episodes=0", "final_replay=false",
+    "logging.tensorboard=true", "logging.csv=true",
 ]  # fmt: skip
 
 

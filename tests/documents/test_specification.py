@@ -7,6 +7,7 @@ compared by signature. Paths and names that the prose mentions must exist.
 
 import ast
 import builtins
+import functools
 import importlib
 import inspect
 import os
@@ -253,6 +254,10 @@ def _suit(code: str, world: World, namespace: dict[str, Any]) -> None:
         namespace["ppo_optimizer"] = metta.PPOOptimizer(world.policy, world.optimizer, "cpu", ppo)
     if "PPOOptimizer(policy, optimizer, device, config)" in code:
         namespace["config"] = ppo
+    if "PPOTrainer(policy, env)" in code and "100000" in code:
+        # a hundred thousand steps in few updates
+        settings = {"n_epochs": 1, "num_minibatches": 1}
+        namespace["PPOTrainer"] = functools.partial(PPOTrainer, **settings)
     if "update(experience" in code and "collector.collect()" not in code:
         # the page collects before it learns
         metta.RolloutCollector(world.vecenv, world.policy, world.experience, "cpu").collect()

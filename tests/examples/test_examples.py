@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.name for path in FOLDER.glob("*.py"))
 SMALL = {
     "ab_collection.py": ["--steps", "2048", "--seeds", "2"],
-    "curriculum_learning.py": ["--steps", "5120"],
+    "curriculum_learning.py": ["--steps", "2048"],
     "custom_network_and_loss.py": ["--steps", "4096"],
     "direct_training_with_components.py": ["--steps", "2048"],
     "distributed_collection.py": ["--steps", "2048"],

@@ -31,8 +31,8 @@ def words_in(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-# the page of runs has a test of its own, and so have tutorials
-RUN_ELSEWHERE = ("docs/runs.md", "docs/tutorials/")
+# the pages of runs and of configuration have tests of their own, and so have tutorials
+RUN_ELSEWHERE = ("docs/runs.md", "docs/configuration.md", "docs/tutorials/")
 
 
 @pytest.mark.parametrize(

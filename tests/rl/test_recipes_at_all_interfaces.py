@@ -21,7 +21,8 @@ from metta.train.settings import apply_settings, setting_values
 from metta.train.train_config import TrainingConfig
 
 SMALL = {"hidden_size": 8, "verbose": False, "horizon": 16}
-QUICK = ["hidden_size=8", "horizon=16", "total_timesteps=128", "verbose=false"]
+QUICK = ["hidden_size=8", "horizon=16", "total_timesteps=128", "eval_episodes=0", "final_replay=false",
+         "verbose=false"]  # fmt: skip
 ENV = "Pendulum-v1"
 
 

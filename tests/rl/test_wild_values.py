@@ -46,8 +46,8 @@ class Wild(gymnasium.Env[Any, Any]):
 
 SMALL = [
     "total_timesteps=4096", "num_envs=4", "horizon=64", "num_minibatches=2", "update_epochs=1",
-    "hidden_size=8", "eval_episodes=0", "checkpoint_interval=4", "normalize_observations=true",
-    "normalize_returns=true", "env_restore=boundary", "logging.csv=true",
+    "hidden_size=8", "eval_episodes=0", "final_replay=false", "checkpoint_interval=4",
+    "normalize_observations=true", "normalize_returns=true", "env_restore=boundary", "logging.csv=true",
 ]  # fmt: skip
 UPDATES = 16
 Train = Callable[[str], tuple[str, list[dict[str, str]]]]

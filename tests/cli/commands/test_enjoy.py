@@ -75,13 +75,28 @@ def train(runs: Path, env: str, *words: str, name: str = "one") -> None:
     assert main(["train", *given, "--run", name, "--runs", str(runs)]) == 0
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of an environment that draws nothing."""
+    runs = tmp_path_factory.mktemp("plain")
+    train(runs, "Plain-v0", "final_replay=False")
+    return runs
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of an environment that draws few pixels."""
+    runs = tmp_path_factory.mktemp("small")
+    train(runs, "Small-v0", "final_replay=False")
+    return runs
+
+
 @pytest.mark.parametrize("spelling", ["-o", "--out", "--output"])
 def test_small_pictures_are_scaled_up_when_a_gif_is_written(
-    tmp_path: Path, spelling: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small: Path, spelling: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(tmp_path, "Small-v0")
     target = tmp_path / "small.gif"
-    assert main(["enjoy", "one", "--runs", str(tmp_path), spelling, str(target)]) == 0
+    assert main(["enjoy", "one", "--runs", str(small), spelling, str(target)]) == 0
     with Image.open(target) as image:
         assert image.size == (256, 320)
     assert f"{target}: " in capsys.readouterr().out
@@ -90,7 +105,7 @@ def test_small_pictures_are_scaled_up_when_a_gif_is_written(
 def test_the_grid_world_is_shown_as_text_when_there_is_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(tmp_path, "grid", "n_steps=4")
+    train(tmp_path, "grid", "n_steps=4", "final_replay=False")
     capsys.readouterr()
     words = ["--max-steps", "2", "--episodes", "2", "--runs", str(tmp_path)]
     assert main(["enjoy", "one:latest", *words]) == 0
@@ -103,7 +118,7 @@ def test_the_grid_world_is_shown_as_text_when_there_is_no_terminal(
 def test_a_window_opens_when_there_is_a_display(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(tmp_path, "Window-v0")
+    train(tmp_path, "Window-v0", "final_replay=False")
     words = ["enjoy", str(tmp_path / "one"), "--episodes", "2", "--runs", str(tmp_path)]
     monkeypatch.setenv("DISPLAY", ":7")
     WindowEnv.windows.clear()
@@ -130,19 +145,19 @@ def test_a_window_opens_when_there_is_a_display(
     ],
 )
 def test_one_line_explains_when_it_cannot_be_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    plain: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    train(tmp_path, "Plain-v0")
-    assert main(["enjoy", "one", *words, "--runs", str(tmp_path)]) in (1, 2)
+    assert main(["enjoy", "one", *words, "--runs", str(plain)]) in (1, 2)
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
 
 
-def test_observations_are_written_when_an_environment_draws_nothing(tmp_path: Path) -> None:
-    train(tmp_path, "Plain-v0")
+def test_observations_are_written_when_an_environment_draws_nothing(
+    tmp_path: Path, plain: Path
+) -> None:
     for name in ("a.txt", "a.replay"):
-        words = ["-o", str(tmp_path / name), "--runs", str(tmp_path)]
+        words = ["-o", str(tmp_path / name), "--runs", str(plain)]
         assert main(["enjoy", "one", *words]) == 0
     assert "--- step 1" in (tmp_path / "a.txt").read_text()
     assert main(["replay", str(tmp_path / "a.replay")]) == 0

@@ -10,7 +10,8 @@ from metta.cli.main import main
 from metta.store.checkpoints.files import read_checkpoint
 from metta.store.policy_store import PolicyStore
 
-SMALL = ["num_envs=2", "horizon=8", "eval_episodes=0", "verbose=false", "num_minibatches=1"]
+SMALL = ["num_envs=2", "horizon=8", "eval_episodes=0", "verbose=false", "num_minibatches=1",
+         "final_replay=false"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ SMALL = [
     "num_minibatches=1",
     "hidden_size=8",
     "eval_episodes=2",
+    "final_replay=false",
 ]
 
 
