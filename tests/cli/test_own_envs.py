@@ -92,44 +92,48 @@ def test_metta_train_imports_a_file_of_another_folder(tmp_path: Path, zygote: Zy
     assert "own_envs_file:Line" in (tmp_path / "runs" / "own" / "config.yaml").read_text()
 
 
-def test_a_run_finds_its_environment_again_when_the_command_named_it_before(tmp_path: Path) -> None:
+def test_a_run_finds_its_environment_again_when_the_command_named_it_before(
+    tmp_path: Path, zygote: Zygote
+) -> None:
     _folder(tmp_path / "elsewhere", "again")
     own = "elsewhere/own_envs_again.py:Line"
-    assert _metta(tmp_path, "train", own, "--run", "own", *_SMALL).returncode == 0
+    assert _metta(zygote, tmp_path, "train", own, "--run", "own", *_SMALL).code == 0
     for words in (
         ["eval", "own", "--episodes", "2"],
         ["enjoy", "own", "-o", "played.replay"],
         ["resume", "own", "total_timesteps=128"],
     ):
-        done = _metta(tmp_path, *words)
-        assert done.returncode == 0, done.stderr
+        done = _metta(zygote, tmp_path, *words)
+        assert done.code == 0, done.err
 
 
-def test_a_run_names_the_way_out_when_it_was_moved(tmp_path: Path) -> None:
+def test_a_run_names_the_way_out_when_it_was_moved(tmp_path: Path, zygote: Zygote) -> None:
     """A run that came from elsewhere cannot ask for a file to be imported."""
     _folder(tmp_path, "moved")
     words = ["train", "own_envs_moved.py:Line", "--run", "own", *_SMALL]
-    assert _metta(tmp_path, *words).returncode == 0
+    assert _metta(zygote, tmp_path, *words).code == 0
     (tmp_path / "runs" / "own").rename(tmp_path / "runs" / "other")
-    done = _metta(tmp_path, "resume", "other", "total_timesteps=128")
-    assert done.returncode == 1
-    assert "env=PATH/own_envs_moved.py:CLASS" in done.stderr.replace("\n", " ")
+    done = _metta(zygote, tmp_path, "resume", "other", "total_timesteps=128")
+    assert done.code == 1
+    assert "env=PATH/own_envs_moved.py:CLASS" in done.err.replace("\n", " ")
     named = ["env=own_envs_moved.py:Line", "total_timesteps=128"]
-    done = _metta(tmp_path, "resume", "other", *named)
-    assert done.returncode == 0, done.stderr
-    assert _metta(tmp_path, "eval", "other", "--episodes", "2").returncode == 0
+    done = _metta(zygote, tmp_path, "resume", "other", *named)
+    assert done.code == 0, done.err
+    assert _metta(zygote, tmp_path, "eval", "other", "--episodes", "2").code == 0
 
 
-def test_a_note_imports_nothing_else_when_settings_were_changed(tmp_path: Path) -> None:
+def test_a_note_imports_nothing_else_when_settings_were_changed(
+    tmp_path: Path, zygote: Zygote
+) -> None:
     _folder(tmp_path, "edited")
     words = ["train", "own_envs_edited.py:Line", "--run", "own", *_SMALL]
-    assert _metta(tmp_path, *words).returncode == 0
+    assert _metta(zygote, tmp_path, *words).code == 0
     (tmp_path / "planted.py").write_text("raise SystemExit('ran')\n")
     config = tmp_path / "runs" / "own" / "config.yaml"
     config.write_text(config.read_text().replace("own_envs_edited:Line", "planted:Line"))
-    done = _metta(tmp_path, "eval", "own", "--episodes", "2")
-    assert done.returncode != 0
-    assert "Python does not find the module 'planted'" in done.stderr.replace("\n", " ")
+    done = _metta(zygote, tmp_path, "eval", "own", "--episodes", "2")
+    assert done.code != 0
+    assert "Python does not find the module 'planted'" in done.err.replace("\n", " ")
 
 
 def test_python_m_metta_is_the_command(tmp_path: Path) -> None:

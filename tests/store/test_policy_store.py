@@ -98,7 +98,7 @@ def test_a_policy_error_asks_for_the_network_when_the_file_does_not_describe_it(
     tmp_path: Path,
 ) -> None:
     record = PolicyStore(tmp_path).save(Policy(Net(), *spaces_of(CorridorEnv)), "mine", 1)
-    with pytest.raises(PolicyError, match="pass yours as policy="):
+    with pytest.raises(PolicyError, match="pass policy=MyNetwork"):
         PolicyStore(tmp_path).load(record.uri, CorridorEnv)
     with pytest.raises(PolicyError, match=r"network that metta did not build; pass it as policy="):
         PolicyStore(tmp_path).load(record.uri)

@@ -42,26 +42,19 @@ class HeldPolicy:
             self.record.policy = built
             return self.record
         built = self._build(env, policy)
-        try:
-            put_weights(self.file, built)
-        except PolicyError as error:
-            if policy is not None or self.record.metadata.get("agent"):
-                raise
-            raise PolicyError(
-                f"{error}; the file does not describe how its network is built, so the default agent was "
-                "tried: pass yours as policy="
-            ) from error
+        put_weights(self.file, built)
         self.record.policy = built
         return self.record
 
     def _build(self, env: Any, policy: nn.Module | None) -> Policy:
-        settings = self.record.metadata.get("agent") or {}
-        # the defaults if the file has no settings; the weights then have to fit them
+        manifest = self.file.manifest
+        settings = self.record.metadata.get("agent") or manifest.get("agent") or {}
         config, needed = _agent_settings(self.file.path, settings), spaces_of(env)
         if policy is not None:
             return as_policy(policy, *needed, config, seed=0)
-        if settings:  # the default is small
-            _require_fit(self.file, config, needed)
+        if not settings or not manifest.get("built_in"):
+            raise _own_network(self.file.path)
+        _require_fit(self.file, config, needed)
         return make_policy(*needed, config)
 
 
@@ -93,12 +86,17 @@ def _built(opened: OpenPolicy, module: nn.Module | None) -> Policy:
             _require_fit(opened, config, needed)
             built = make_policy(*needed, config)
         else:
-            raise PolicyError(
-                f"{str(path)!r} holds the weights of a network that metta did not build; pass it as policy="
-            )
+            raise _own_network(path)
     except (ConfigError, SpaceError) as error:  # of settings that do not fit the spaces
         raise PolicyError(f"{str(path)!r} holds no policy that can be built: {error}") from error
     return built.to(_dtype_in(opened, built))
+
+
+def _own_network(path: Path) -> PolicyError:
+    return PolicyError(
+        f"{str(path)!r} holds the weights of a network of your own, which metta cannot build: load it from "
+        f"Python with metta.load_policy({str(path)!r}, MyNetwork(...)), or pass policy=MyNetwork(...)"
+    )
 
 
 def _spaces(path: Path, data: dict[str, Any]) -> Spaces:
