@@ -98,10 +98,21 @@ def test_a_policy_error_asks_for_the_network_when_the_file_does_not_describe_it(
     tmp_path: Path,
 ) -> None:
     record = PolicyStore(tmp_path).save(Policy(Net(), *spaces_of(CorridorEnv)), "mine", 1)
-    with pytest.raises(PolicyError, match="pass policy=MyNetwork"):
-        PolicyStore(tmp_path).load(record.uri, CorridorEnv)
-    with pytest.raises(PolicyError, match=r"network that metta did not build; pass it as policy="):
-        PolicyStore(tmp_path).load(record.uri)
+    for env in (CorridorEnv, None):
+        with pytest.raises(PolicyError, match=r"load_policy\('.*mine_.*', MyNetwork"):
+            PolicyStore(tmp_path).load(record.uri, env)
+
+
+def test_an_own_network_has_the_settings_of_its_file_when_an_environment_is_given(
+    tmp_path: Path,
+) -> None:
+    settings = AgentConfig(normalize_observations=True, normalize_returns=True)
+    saved = Policy(Net(), *spaces_of(CorridorEnv), settings)
+    record = PolicyStore(tmp_path).save(saved, "mine", 1)
+    loaded = PolicyStore(tmp_path).load(record.uri, CorridorEnv, policy=Net()).policy
+    assert loaded is not None
+    assert loaded.config == settings
+    assert loaded.parameter_hash() == saved.parameter_hash()
 
 
 def test_the_spaces_in_the_file_are_taken_when_no_environment_is_given(tmp_path: Path) -> None:
