@@ -77,13 +77,9 @@ class Recipe:
     choices: tuple[Choice, ...]
 
 
-_SAMPLES = 1024
-
-
-def _horizon(facts: EnvFacts, _: int) -> int:
-    """Steps that make `_SAMPLES` of all rows together, as a power of two, at least 32."""
-    steps = max(32, _SAMPLES // facts.rows)
-    return 1 << (steps.bit_length() - 1)
+def _horizon_of(samples: int) -> Callable[[EnvFacts, int], int]:
+    """Steps that make so many samples of all rows together, as a power of two, at least 32."""
+    return lambda facts, _: 1 << (max(32, samples // facts.rows).bit_length() - 1)
 
 
 def _minibatches_of(samples: int) -> Callable[[EnvFacts, int], int]:
@@ -96,7 +92,11 @@ def _half_of_reach(facts: EnvFacts, _: int) -> float:
 
 
 _BATCH = Choice(
-    "trainer.rollout.horizon", _horizon,
+    "trainer.rollout.horizon", _horizon_of(2048),
+    "2048 samples per update, as in Schulman et al. 2017 and Stable-Baselines3",
+)  # fmt: skip
+_HALF_BATCH = Choice(
+    "trainer.rollout.horizon", _horizon_of(1024),
     "1024 samples per update, half of Schulman et al. 2017: twice as many updates learn more in short runs "
     "(benchmarks/first_try)",
 )  # fmt: skip
@@ -114,10 +114,11 @@ _LINEAR = Choice(
 _RATE = Choice(
     "trainer.optimizer.learning_rate", 3e-4, "as in Schulman et al. 2017 and Stable-Baselines3"
 )
-_SMALL_BATCHES = (_BATCH, _SMALL_MINIBATCHES, _TEN_PASSES, _RATE)
+_PASSES = (_SMALL_MINIBATCHES, _TEN_PASSES, _RATE)
 _KL_STEPS = Choice(
     "trainer.optimizer.schedule", "adaptive_kl",
-    "steps as large as a KL of 0.01 allows, however long the run is (Rudin et al. 2021)",
+    "steps of a size that moves the policy by a KL of about 0.01, however long the run is (Rudin et al. "
+    "2021)",
 )  # fmt: skip
 _RETURNS = Choice(
     "agent.normalize_returns", True, "rewards of any scale: values are learnt in their own units"
@@ -127,7 +128,8 @@ RECIPES: dict[str, Recipe] = {
     "continuous control": Recipe(
         "continuous control",
         (
-            *_SMALL_BATCHES,
+            _HALF_BATCH,
+            *_PASSES,
             _KL_STEPS,
             Choice(
                 "agent.log_std_init", _half_of_reach,
@@ -141,18 +143,13 @@ RECIPES: dict[str, Recipe] = {
             _RETURNS,
         ),
     ),
-    "discrete control": Recipe(
-        "discrete control",
-        (
-            *_SMALL_BATCHES,
-            _KL_STEPS,
-            _RETURNS,
-        ),
-    ),
+    "discrete control": Recipe("discrete control", (_BATCH, *_PASSES, _KL_STEPS, _RETURNS)),
+    "states": Recipe("states", (_HALF_BATCH, *_PASSES, _RETURNS)),
     "codes": Recipe(
         "codes",
         (
-            *_SMALL_BATCHES,
+            _HALF_BATCH,
+            *_PASSES,
             _KL_STEPS,
             _RETURNS,
             Choice(
@@ -188,7 +185,8 @@ def recipe_for(facts: EnvFacts) -> Recipe:
         return RECIPES["images"]
     if facts.is_continuous:
         return RECIPES["continuous control"]
-    return RECIPES["codes" if facts.observation == "codes" else "discrete control"]
+    by_kind = {"codes": "codes", "states": "states"}
+    return RECIPES[by_kind.get(facts.observation, "discrete control")]
 
 
 class Applied(NamedTuple):

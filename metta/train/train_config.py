@@ -111,7 +111,8 @@ class OptimizerConfig:
     learning_rate: Positive = 2.5e-4
     """Step size at the start of the run."""
     schedule: Literal["constant", "linear", "cosine", "adaptive_kl"] = "constant"
-    """`adaptive_kl` moves the step size to keep the KL of an update near `desired_kl`."""
+    """`adaptive_kl` moves the step size to keep the KL of an update near `desired_kl`, from 1e-6 up to 2.25
+    times the learning rate."""
     schedule_end: Fraction = 0.0
     """Share of the first value that a linear or cosine schedule reaches at the end of the run."""
     desired_kl: Positive = 0.01

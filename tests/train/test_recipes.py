@@ -28,7 +28,7 @@ def test_a_recipe_has_a_reason_for_every_setting_that_exists(name: str) -> None:
     [
         (CONTROL, "continuous control"),
         (EnvFacts("vector", is_continuous=False, rows=8), "discrete control"),
-        (EnvFacts("states", is_continuous=False, rows=8), "discrete control"),
+        (EnvFacts("states", is_continuous=False, rows=8), "states"),
         (EnvFacts("codes", is_continuous=False, rows=8), "codes"),
         (EnvFacts("image", is_continuous=False, rows=8), "images"),
         (EnvFacts("image", is_continuous=True, rows=8), "images"),

@@ -24,7 +24,7 @@ __all__ = [
 
 
 _ADAPT_FACTOR = 1.5
-_ADAPTED_RANGE = (1e-6, 1e-2)
+_LEAST_RATE = 1e-6
 
 
 def scheduled(kind: str, start: float, end_share: float, progress: float) -> float:
@@ -38,13 +38,16 @@ def scheduled(kind: str, start: float, end_share: float, progress: float) -> flo
     return start
 
 
-def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
-    """A learning rate 1.5 times lower after twice the desired KL, higher after less than half of it."""
-    low, high = _ADAPTED_RANGE  # a rate that was chosen outside of it only moves towards it
+def adapted_rate(rate: float, kl: float, desired_kl: float, start: float) -> float:
+    """A learning rate 1.5 times lower after twice the desired KL, higher after less than half of it.
+
+    It rises at most two times above where it started: a policy that has settled hardly changes at any rate,
+    until one is large enough to destroy it.
+    """
     if kl > 2.0 * desired_kl:
-        return max(min(low, rate), rate / _ADAPT_FACTOR)
+        return max(min(_LEAST_RATE, rate), rate / _ADAPT_FACTOR)
     if kl < 0.5 * desired_kl:
-        return min(max(high, rate), rate * _ADAPT_FACTOR)
+        return min(max(start * _ADAPT_FACTOR**2, rate), rate * _ADAPT_FACTOR)
     return rate
 
 

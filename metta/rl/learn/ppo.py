@@ -346,7 +346,7 @@ class PPOOptimizer:
         chosen = self.optimizer_config
         if chosen is not None and chosen.schedule == "adaptive_kl":
             self.learning_rate = adapted_rate(
-                self.learning_rate, stats["approx_kl"], chosen.desired_kl
+                self.learning_rate, stats["approx_kl"], chosen.desired_kl, self.base_lr
             )
         return stats
 

@@ -287,16 +287,19 @@ def test_cosine_is_slow_at_both_ends_when_progress_grows() -> None:
 
 
 def test_rate_moves_both_ways_when_kl_is_far_from_the_desired() -> None:
-    assert adapted_rate(3e-4, kl=0.03, desired_kl=0.01) == pytest.approx(2e-4)
-    assert adapted_rate(3e-4, kl=0.001, desired_kl=0.01) == pytest.approx(4.5e-4)
-    assert adapted_rate(3e-4, kl=0.01, desired_kl=0.01) == 3e-4
-    assert adapted_rate(3e-4, kl=float("nan"), desired_kl=0.01) == 3e-4
+    assert adapted_rate(3e-4, 0.03, 0.01, start=3e-4) == pytest.approx(2e-4)
+    assert adapted_rate(3e-4, 0.001, 0.01, start=3e-4) == pytest.approx(4.5e-4)
+    assert adapted_rate(3e-4, 0.01, 0.01, start=3e-4) == 3e-4
+    assert adapted_rate(3e-4, float("nan"), 0.01, start=3e-4) == 3e-4
 
 
 def test_rate_stays_in_its_range_when_it_adapts() -> None:
-    assert adapted_rate(9e-3, kl=0.0, desired_kl=0.01) == 1e-2
-    assert adapted_rate(1.2e-6, kl=1.0, desired_kl=0.01) == 1e-6
+    settled = 1e-3
+    for _ in range(20):
+        settled = adapted_rate(settled, kl=0.0, desired_kl=0.01, start=1e-3)
+    assert settled == pytest.approx(2.25e-3)
+    assert adapted_rate(1.2e-6, 1.0, 0.01, start=1e-3) == 1e-6
     # a rate that somebody chose outside of the range never moves against the KL
-    assert adapted_rate(0.05, kl=0.0, desired_kl=0.01) == 0.05
-    assert adapted_rate(0.05, kl=1.0, desired_kl=0.01) < 0.05
-    assert adapted_rate(1e-8, kl=1.0, desired_kl=0.01) <= 1e-8
+    assert adapted_rate(0.05, 0.0, 0.01, start=1e-3) == 0.05
+    assert adapted_rate(0.05, 1.0, 0.01, start=1e-3) < 0.05
+    assert adapted_rate(1e-8, 1.0, 0.01, start=1e-8) <= 1e-8
