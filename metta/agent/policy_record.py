@@ -21,8 +21,8 @@ def policy_of(given: Policy | HasPolicy) -> Policy:
     found = given if isinstance(given, Policy) else getattr(given, "policy", None)
     if not isinstance(found, Policy):
         raise PolicyError(
-            f"a policy is needed to play episodes, found a {type(given).__name__}; pass trainer.policy, what "
-            "metta.load_policy returned, or your network as metta.Policy(network, observation_space, "
+            f"a policy is needed to play episodes, found a {type(given).__name__}; pass trainer.policy, "
+            "what metta.load_policy returned, or your network as metta.Policy(network, observation_space, "
             "action_space)"
         )
     return found

@@ -62,8 +62,8 @@ def test_the_environment_of_the_run_is_played_when_no_suite_is_named(
 @pytest.mark.parametrize(
     ("score", "choice"),
     [
-        (1.0, "is its best policy, of epoch 1 (score 1)"),
-        (None, "is its latest policy, of epoch 1: none has a score"),
+        (1.0, "taking its best policy, epoch 1 (score 1)"),
+        (None, "taking its latest policy, epoch 1; none has a score"),
     ],
 )
 def test_the_choice_is_told_when_a_run_is_named(

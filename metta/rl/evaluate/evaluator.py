@@ -185,7 +185,11 @@ class PolicyEvaluator:
         return found
 
     def _recorded(
-        self, policy: Policy | HasPolicy, name: str, config: SimulationConfig, about: Mapping[str, Any]
+        self,
+        policy: Policy | HasPolicy,
+        name: str,
+        config: SimulationConfig,
+        about: Mapping[str, Any],
     ) -> Replay | None:
         simulation = self._simulation(name, config)
         try:
