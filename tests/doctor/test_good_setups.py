@@ -75,7 +75,7 @@ def test_the_batch_is_that_of_the_recipe_when_training_would_follow_one() -> Non
     with PPOTrainer(None, "CartPole-v1", verbose=False) as trainer:
         rollout, ppo = trainer.config.trainer.rollout, trainer.config.trainer.ppo
     assert trainer.recipe is not None
-    (found,) = (one.found for one in report.findings if one.check == "batch")
+    (found,) = (one.found for one in report.findings if one.name == "batch")
     assert found.startswith(f"{rollout.num_envs * rollout.horizon:,} steps per rollout, ")
     assert f"{ppo.num_minibatches} minibatches" in found
     assert found.endswith(f"{ppo.update_epochs} passes")

@@ -26,8 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
         "Compares the newest evaluations of runs: means and interquartile means with 95 % stratified "
-        "bootstrap intervals, and how likely each is better than each other. Several seeds of one set-up are "
-        "given as NAME=RUN,RUN,...: intervals then show how another seed would do."
+        "bootstrap intervals, and how likely each is better than each other. Several seeds of one set-up "
+        "are given as NAME=RUN,RUN,...: intervals then show how another seed would do."
     )
     parser.epilog = "metta compare adam=adam-1,adam-2,adam-3 sgd=sgd-1,sgd-2,sgd-3"
     parser.add_argument(

@@ -59,10 +59,11 @@ def test_the_class_is_named_when_a_run_has_an_environment_of_its_own(
         trainer.train()
     assert main(["runs", "--output", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["mine", "CorridorEnv"]
-    events = [json.loads(line) for line in (tmp_path / "mine" / "events.jsonl").open()]
+    lines = (tmp_path / "mine" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
     (start,) = (event["payload"] for event in events if event["kind"] == "run_start")
     assert "CorridorEnv" in json.dumps(start)
-    assert main(["resume", "mine", "--output", str(tmp_path)]) == 1
+    assert main(["resume", "mine", "--output", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "the environment CorridorEnv, now it is CartPole-v1, which the settings name" in said
 
