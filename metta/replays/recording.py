@@ -51,8 +51,7 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
     rest is cut off, and the info records that. `about`: further fields of `ReplayInfo`, such as simulation
     and epoch. `PolicyError` if the policy does not fit. The process's generators are left as they were.
     """
-    policy = policy_of(policy)
-    wanted = task if isinstance(task, Task) else Task(task)
+    policy, wanted = policy_of(policy), task if isinstance(task, Task) else Task(task)
     with global_generators_kept(), open_scene(wanted) as scene:
         reason = unfit_spaces(policy, scene.vec_env)
         if reason:
