@@ -92,7 +92,9 @@ def _evaluation(name: str, output: Path) -> "Evaluation":
 
 def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) -> Iterator[str]:
     interval = "95 % interval"
-    rows = [("simulation", "group", "runs", found.unit, "mean", interval, "IQM", interval)]
+    rows: list[tuple[str, ...]] = [
+        ("simulation", "group", "runs", found.unit, "mean", interval, "IQM", interval)
+    ]
     for simulation, by_group in found.estimates.items():
         for group, one in by_group.items():
             counts = str(len(groups[group])), str(one.count)
