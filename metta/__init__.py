@@ -78,7 +78,21 @@ __all__ = [
     "save_rollout",
 ]
 
-__getattr__ = lazy_exports(__name__, _HOMES)[0]
+_PPO = "metta.PPOTrainer(None, env)"
+_ELSEWHERE = {
+    "PPO": _PPO,
+    "PPOConfig": "metta.TrainingConfig()",
+    "RecurrentPPO": "metta.PPOTrainer(None, env, core='lstm')",
+    "MaskablePPO": f"{_PPO}; masks of the environment are used by themselves",
+    "BaseCallback": "metta.TrainerHook",
+    "VecNormalize": "metta.PPOTrainer(None, env, normalize_observations=True, normalize_returns=True)",
+    "evaluate_policy": "metta.sim.run_episodes(trainer.policy, metta.envs.make_vec_env(env), 20, seed=1)",
+    "make_vec_env": "metta.envs.make_vec_env(env, num_envs=4)",
+    "run_episodes": "metta.sim.run_episodes(policy, envs, 20, seed=1)",
+}
+"""Names of other libraries, or of another module -> what to write here."""
+
+__getattr__ = lazy_exports(__name__, _HOMES, _ELSEWHERE)[0]
 
 
 def __dir__() -> list[str]:

@@ -8,16 +8,20 @@ __all__ = ["lazy_exports"]
 
 
 def lazy_exports(
-    package: str, homes: Mapping[str, str]
+    package: str, homes: Mapping[str, str], elsewhere: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` for a package whose names live in other modules.
 
     __getattr__, __dir__ = lazy_exports(__name__, {"Policy": "metta.agent.policy"})
+
+    `elsewhere` has names of other libraries, with what to write here.
     """
 
     def load(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            instead = (elsewhere or {}).get(name)
+            hint = f"; write {instead}" if instead else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         return getattr(importlib.import_module(homes[name]), name)
 
     def names() -> list[str]:

@@ -1,5 +1,6 @@
 import pytest
 
+import metta
 from metta.lazy import lazy_exports
 
 
@@ -9,3 +10,9 @@ def test_names_load_when_they_are_used_and_others_are_refused() -> None:
     assert load("sha256_of").__module__ == "metta.files"
     with pytest.raises(AttributeError, match="module 'pack' has no attribute 'other'"):
         load("other")
+
+
+def test_the_answer_names_what_to_write_when_a_name_is_of_another_library() -> None:
+    for name, instead in {"PPO": "metta.PPOTrainer", "evaluate_policy": "run_episodes"}.items():
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; write .*{instead}"):
+            getattr(metta, name)

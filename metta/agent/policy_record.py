@@ -1,12 +1,31 @@
-"""`PolicyRecord`: a reference to a saved policy."""
+"""`PolicyRecord`: a reference to a saved policy, and `policy_of` what holds one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from metta.agent.policy import Policy
+from metta.errors import PolicyError
 
-__all__ = ["PolicyRecord"]
+__all__ = ["HasPolicy", "PolicyRecord", "policy_of"]
+
+
+class HasPolicy(Protocol):
+    """What holds a policy: a `LoadedPolicy`, a trainer."""
+
+    policy: Policy
+
+
+def policy_of(given: Policy | HasPolicy) -> Policy:
+    """The policy itself, given bare or inside what `load_policy` returned; `PolicyError` for others."""
+    found = given if isinstance(given, Policy) else getattr(given, "policy", None)
+    if not isinstance(found, Policy):
+        raise PolicyError(
+            f"a policy is needed to play episodes, found a {type(given).__name__}; pass trainer.policy, "
+            "what metta.load_policy returned, or your network as metta.Policy(network, observation_space, "
+            "action_space)"
+        )
+    return found
 
 
 @dataclass

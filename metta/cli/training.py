@@ -20,6 +20,7 @@ from metta.replays.file import list_replays
 from metta.rl.components.trainer import Trainer
 from metta.runs.learning_curve import read_learning_curve
 from metta.secrets import scrub
+from metta.sim.statistics import estimate, mean_of_means
 from metta.store.checkpoints.files import list_checkpoints
 from metta.store.run_directory import RunDirectory
 from metta.train.layers import PRESET_ORIGIN, Resolved
@@ -105,10 +106,11 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
     if is_stopped:
         say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); continue with: {again}")
     elif episodes is not None:
-        mean, std = shown_number(episodes.mean), shown_number(float(episodes.returns.std()))
+        found = estimate(mean_of_means, [episodes.returns])
+        mean, low, high = map(shown_number, (found.value, found.low, found.high))
         say(
-            f"reached a mean return of {mean} (std {std}) over {len(episodes.returns)} fresh episodes "
-            f"after {state.agent_step:,} steps"
+            f"reached a mean return of {mean} (95 % interval {low} .. {high}) over {found.count} fresh "
+            f"episodes after {state.agent_step:,} steps"
         )
     record = state.policies.latest_saved_policy_record
     if record is not None:

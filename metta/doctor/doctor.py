@@ -39,7 +39,7 @@ from metta.envs.facts import env_facts
 from metta.errors import ConfigError, EnvError, MettaError, PolicyError, SpaceError
 from metta.rl.call_arguments import require_own_count
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
-from metta.train.recipes import with_recipe
+from metta.train.recipes import Applied, with_recipe
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
@@ -84,8 +84,13 @@ def check_env(
     recipe: list[str] = []
     with open_subject(env, config.trainer.curriculum.env_kwargs) as subject:
         try:
-            recipe += _recipe_lines(subject, env, config)
-            for finding in _examine(subject, config, play_steps, (policy, given), probes=probes):
+            applied = _applied_recipe(subject, env, config)
+            recipe += [] if applied is None else _recipe_lines(applied)
+            trained = config if applied is None else applied.config
+            learner = policy, given
+            for finding in _examine(
+                subject, config, play_steps, learner, trained=trained, probes=probes
+            ):
                 findings.append(finding)  # noqa: PERF402  # those before an error count
         except PlayError as error:
             findings.append(_unplayable(error.check, error))
@@ -94,14 +99,16 @@ def check_env(
     return Report(subject.name, tuple(findings), tuple(recipe))
 
 
-def _recipe_lines(subject: Subject, env: Any, config: TrainingConfig) -> list[str]:
-    """The recipe that training would follow, and what it would set."""
+def _applied_recipe(subject: Subject, env: Any, config: TrainingConfig) -> Applied | None:
+    """The recipe that training would follow."""
     about = config.trainer.curriculum
     facts = env_facts(subject.one_vec_env(), env, about.env_kwargs, about.wrappers)
     num_envs = subject.num_envs or config.trainer.rollout.num_envs
-    applied = with_recipe(config, dataclasses.replace(facts, rows=facts.rows * num_envs))
-    if applied is None:
-        return []
+    return with_recipe(config, dataclasses.replace(facts, rows=facts.rows * num_envs))
+
+
+def _recipe_lines(applied: Applied) -> list[str]:
+    """The recipe, and what it would set."""
     values = [f"{path}={value} ({applied.reason(path)})" for path, value in applied.values.items()]
     return [applied.describe(), *values]
 
@@ -119,9 +126,13 @@ def _examine(
     play_steps: int,
     learner: tuple[nn.Module | None, list[CustomLoss]],
     *,
+    trained: TrainingConfig,
     probes: bool,
 ) -> Iterator[Finding]:
-    """All findings, in the order of the report; an error of the environment ends them."""
+    """All findings, in the order of the report; an error of the environment ends them.
+
+    `trained` has the settings that training would take: those given, and those of the recipe.
+    """
     player = subject.new_player(None)
     shown = (_described(space) for space in (player.observation_space, player.action_space))
     yield Finding("spaces", "ok", " -> ".join(shown))
@@ -139,7 +150,7 @@ def _examine(
     yield from check_final_observations(recording)
     yield from _repeated(subject, player)
     yield from check_speed(recording, config)
-    yield from _examine_learner(subject, recording, config, learner, probes=probes)
+    yield from _examine_learner(subject, recording, config, learner, trained=trained, probes=probes)
 
 
 def _described(space: spaces.Space[Any]) -> str:
@@ -169,6 +180,7 @@ def _examine_learner(
     config: TrainingConfig,
     learner: tuple[nn.Module | None, list[CustomLoss]],
     *,
+    trained: TrainingConfig,
     probes: bool,
 ) -> Iterator[Finding]:
     """Settings, network and losses."""
@@ -182,9 +194,10 @@ def _examine_learner(
         yield Finding("network", "fault", found, "training would not begin", cure)
         return
     if subject.num_envs is not None:
-        config = apply_settings(config, {"trainer.rollout.num_envs": subject.num_envs})
-    yield from check_memory(config, vec_env, policy)
-    yield from check_batch(config, vec_env.num_rows, policy)
+        count = {"trainer.rollout.num_envs": subject.num_envs}
+        config, trained = apply_settings(config, count), apply_settings(trained, count)
+    yield from check_memory(trained, vec_env, policy)
+    yield from check_batch(trained, vec_env.num_rows, policy)
     yield from check_action_bounds(player.action_space, policy)
     choices = _choices(recording)
     if not len(next(iter(choices.values()))):
@@ -196,7 +209,7 @@ def _examine_learner(
     if not probes:
         return
     if not is_sound:
-        yield Finding("probes", "note", "not run: the network has a fault", cure="mend it first")
+        yield Finding("probes", "note", "not run: the network has a fault", cure="repair it first")
         return
     where = ProbeSpaces(
         player.observation_space,

@@ -87,13 +87,19 @@ def run_probes(patient: Patient) -> Iterator[Finding]:
         warned |= set(outcome.warned)
         name = f"probe: {task.name}"
         if not outcome.passed:
-            found = f"not solved after {outcome.updates} updates: {outcome.reached}; {task.answer}"
+            found = (
+                f"not solved after {_counted(outcome.updates)}: {outcome.reached}; {task.answer}"
+            )
             yield Finding(name, "fault", found, *_diagnosis(task, patient))
             return
-        yield Finding(name, "ok", f"solved after {outcome.updates} updates ({outcome.reached})")
+        yield Finding(name, "ok", f"solved after {_counted(outcome.updates)} ({outcome.reached})")
     for message in sorted(warned):
         found, _, cure = message.partition(". ")
         yield Finding("losses", "warning", found, "its gradient is zero", cure)
+
+
+def _counted(updates: int) -> str:
+    return f"{updates} update{'' if updates == 1 else 's'}"
 
 
 def _tasks_for(patient: Patient) -> Iterator[ProbeTask]:

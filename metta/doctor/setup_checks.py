@@ -42,15 +42,20 @@ def check_speed(recording: Recording, config: TrainingConfig) -> Iterator[Findin
     """Steps per second of one environment in one process."""
     speed = recording.num_steps / max(recording.seconds, 1e-9)
     total = config.trainer.total_timesteps
-    hours = total / speed / 3600
     is_slow = speed < _SLOW_STEPS_PER_SECOND and not config.trainer.rollout.num_workers
     yield Finding(
         "throughput",
         "note" if is_slow else "ok",
-        f"{speed:,.0f} agent steps per second in one process; stepping alone takes {hours:.2g} hours for "
-        f"{total:,} steps",
+        f"{speed:,.0f} agent steps per second in one process; stepping alone takes "
+        f"{_duration(total / speed)} for {total:,} steps",
         cure="step environments in several processes: num_workers=4" if is_slow else "",
     )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.2g} seconds"
+    return f"{seconds / 60:.2g} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
 
 
 def check_memory(config: TrainingConfig, vec_env: VecEnv, policy: Policy) -> Iterator[Finding]:

@@ -103,7 +103,7 @@ class RestoreSupport:
             "boundary": "a resumed run begins fresh episodes, and differs from an uninterrupted one",
         }[self.restore_class]
         return f"environments are of class {self.restore_class}: {expected}" + (
-            f" ({self.reason})" if self.reason else ""
+            f" (because {self.reason})" if self.reason else ""
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from metta.agent.policy import Policy
+from metta.agent.policy_record import HasPolicy, policy_of
 from metta.curriculum import Task
 from metta.envs.factory import row_seeds
 from metta.envs.restore.global_generators import global_generators_kept
@@ -28,7 +29,7 @@ _MAX_BYTES = 256 * 2**20
 
 
 def record_episode(  # noqa: PLR0913  # what is played, then how: by name
-    policy: Policy,
+    policy: Policy | HasPolicy,
     task: Any,
     *,
     seed: int = 0,
@@ -50,7 +51,7 @@ def record_episode(  # noqa: PLR0913  # what is played, then how: by name
     rest is cut off, and the info records that. `about`: further fields of `ReplayInfo`, such as simulation
     and epoch. `PolicyError` if the policy does not fit. The process's generators are left as they were.
     """
-    wanted = task if isinstance(task, Task) else Task(task)
+    policy, wanted = policy_of(policy), task if isinstance(task, Task) else Task(task)
     with global_generators_kept(), open_scene(wanted) as scene:
         reason = unfit_spaces(policy, scene.vec_env)
         if reason:

@@ -199,6 +199,7 @@ class RunSession:
             self.wandb_run = self._opened_wandb = opened
         checkpointer.wandb_run = self.wandb_run
         parts.state.shared["run_name"] = self.run_name
+        parts.state.shared["env_name"] = about["own_environment"] or config.env
         parts.hooks.wandb_run, parts.hooks.stats_client = self.wandb_run, self.stats_client
         hooks = build_hooks(
             trainer,

@@ -16,8 +16,10 @@ from metta.loggers.events.lines import Event
 from metta.loggers.events.reader import bad_line
 from metta.sim.statistics import (
     Estimate,
+    Statistic,
     best_by_lower_bound,
     estimate,
+    mean_of_means,
     missing_data,
     pooled_interquartile_mean,
     probability_of_improvement,
@@ -53,6 +55,8 @@ class Comparison:
     """Simulations that only some runs have."""
     estimates: dict[str, dict[str, Estimate]]
     """Simulation -> group -> interquartile mean."""
+    means: dict[str, dict[str, Estimate]]
+    """Simulation -> group -> mean, which is what returns of 0 or 1 need."""
     improvements: dict[tuple[str, str], Estimate] = field(default_factory=dict)
     """(group, other group) -> how likely a score of the first is above one of the second."""
     best: str = ""
@@ -117,7 +121,7 @@ def compare_groups(groups: Mapping[str, Sequence[Evaluation]], *, seed: int = 0)
         group: [_scores(members, name, unit) for name in shared]
         for group, members in groups.items()
     }
-    estimates = _estimates(strata, shared, seed)
+    estimates = _estimates(pooled_interquartile_mean, strata, shared, seed)
     missing = _missing(strata, shared, unit)
     overall = estimates[ALL if len(shared) > 1 else shared[0]]
     improvements = {
@@ -129,6 +133,7 @@ def compare_groups(groups: Mapping[str, Sequence[Evaluation]], *, seed: int = 0)
         simulations=shared,
         left_out=[name for name in names if name not in shared],
         estimates=estimates,
+        means=_estimates(mean_of_means, strata, shared, seed),
         improvements=improvements,
         best="" if missing else best_by_lower_bound(overall),
         missing=missing,
@@ -144,11 +149,11 @@ def _scores(members: Iterable[Evaluation], name: str, unit: str) -> np.ndarray:
 
 
 def _estimates(
-    strata: Mapping[str, list[np.ndarray]], shared: list[str], seed: int
+    statistic: Statistic, strata: Mapping[str, list[np.ndarray]], shared: list[str], seed: int
 ) -> dict[str, dict[str, Estimate]]:
     found = {
         name: {
-            group: estimate(pooled_interquartile_mean, [scores[place]], seed=seed)
+            group: estimate(statistic, [scores[place]], seed=seed)
             for group, scores in strata.items()
         }
         for place, name in enumerate(shared)
@@ -156,8 +161,7 @@ def _estimates(
     if len(shared) > 1:
         scaled = _scaled(strata, len(shared))
         found[ALL] = {
-            group: estimate(pooled_interquartile_mean, scores, seed=seed)
-            for group, scores in scaled.items()
+            group: estimate(statistic, scores, seed=seed) for group, scores in scaled.items()
         }
     return found
 

@@ -16,6 +16,7 @@ from metta.loggers.events.history import came_late, row_of, taken_back_to
 from metta.loggers.events.lines import Event, parse_event
 from metta.loggers.events.reader import bad_line, lines_backwards, open_log
 from metta.loggers.sink import MetricRow
+from metta.store.run_directory import RunDirectory
 from metta.train.train_config import TrainingConfig
 from metta.untrusted.json_files import read_json
 from metta.untrusted.paths import safe_join
@@ -88,7 +89,9 @@ def summarize(folder: Path) -> RunSummary:
     )
     try:
         config = TrainingConfig.from_yaml(safe_join(folder, "config.yaml"))
-        summary.env, summary.total_timesteps = config.env, config.trainer.total_timesteps
+        # of an environment that was passed as an object, the settings know nothing
+        summary.env = RunDirectory(folder).about().get("own_environment") or config.env
+        summary.total_timesteps = config.trainer.total_timesteps
         events = folder / "events.jsonl"
         ended = _read_tail(events, summary) if os.path.lexists(events) else None
         summary.reason = None if ended is None else ended.get("reason")

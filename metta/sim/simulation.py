@@ -9,6 +9,7 @@ import torch
 
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.policy import Policy
+from metta.agent.policy_record import HasPolicy, policy_of
 from metta.envs.factory import row_seeds
 from metta.envs.restore.global_generators import global_generators_kept
 from metta.envs.vec_env import ObsArrays, StepResult, VecEnv, agents_per_env, group_slices
@@ -29,7 +30,7 @@ arrays of the result are valid until the next step of the group.
 
 @torch.no_grad()
 def run_episodes(  # noqa: PLR0913  # what is played, then how: by name
-    policy: Policy,
+    policy: Policy | HasPolicy,
     vec_env: VecEnv,
     num_episodes: int,
     *,
@@ -43,11 +44,13 @@ def run_episodes(  # noqa: PLR0913  # what is played, then how: by name
 ) -> EpisodeScores:
     """Play the first `num_episodes` episodes that *start*, to their end; training is not touched.
 
+    `policy` may also be what `metta.load_policy` returned: it then plays with a state of its own.
     Counting by start keeps short episodes from crowding out long ones. `greedy` takes the most likely
     action instead of a sample. After `max_seconds` it ends with the episodes that are finished, and
     ``num_missing`` of the result counts the others. `npc_policy` plays the agents of each environment
     that `policy_agents_pct` leaves to it. An environment's episode is that of all its agents.
     """
+    policy = policy_of(policy)
     if num_episodes < 1:
         raise ConfigError(f"num_episodes={num_episodes}; it must be at least 1")
     evaluated = evaluated_agents(

@@ -15,6 +15,7 @@ from metta.seeding import numpy_generator
 __all__ = [
     "CONFIDENCE",
     "Estimate",
+    "Statistic",
     "best_by_lower_bound",
     "estimate",
     "interquartile_mean",

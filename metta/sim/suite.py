@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from metta.agent.policy import Policy
+from metta.agent.policy_record import HasPolicy, policy_of
 from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
 from metta.envs.restore.global_generators import global_generators_kept
@@ -61,7 +62,7 @@ class SuiteResults:
 
 
 def run_suite(
-    policy: Policy,
+    policy: Policy | HasPolicy,
     simulations: Mapping[str, Simulation],
     *,
     seed: int,
@@ -72,7 +73,7 @@ def run_suite(
     All have the same seed, so that a simulation's episodes do not depend on what else is in the suite. One
     that its time limit ends early warns; `EnvError` where it ended before any episode did.
     """
-    found = SuiteResults()
+    found, policy = SuiteResults(), policy_of(policy)
     with global_generators_kept():
         for name, simulation in simulations.items():
             vec_env = _made(simulation)

@@ -206,8 +206,8 @@ class PolicyStore:
             return ""
         score = score_of(record.metadata)
         if score is None:
-            return f"{uri} is its latest policy, of epoch {record.epoch}: none has a score"
-        return f"{uri} is its best policy, of epoch {record.epoch} (score {score:.4g})"
+            return f"{uri}: taking its latest policy, epoch {record.epoch}; none has a score"
+        return f"{uri}: taking its best policy, epoch {record.epoch} (score {score:.4g})"
 
 
 class _Place(NamedTuple):

@@ -16,7 +16,8 @@ class Advice(NamedTuple):
 
 _AS_SAVED = "the saved settings, environment and network"
 FOR_RUNS = Advice(
-    f"Resume with {_AS_SAVED}, or begin another run (`metta train --run NAME`; in Python: another run_dir)",
+    f"Resume with {_AS_SAVED}, or begin another run (`metta train --run NAME`; in Python: another "
+    "run_dir); `metta finetune RUN NAME=VALUE` begins one with the weights of this one",
     "--allow-inexact (in Python: allow_inexact=True)",
 )
 """`metta train`, `metta resume`, `Trainer` and `train`."""

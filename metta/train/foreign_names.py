@@ -102,6 +102,10 @@ _HOOKS = (
     "callbacks are hooks here: PPOTrainer.train(steps, hooks=[MyHook()]), or Trainer.add_hook(MyHook()); "
     "docs/hooks.md shows how to write one"
 )
+_EVALUATION = (
+    "{} is not a setting here; write evaluate_interval=10, which counts epochs, for `metta train` or "
+    "`Trainer`"
+)
 _KL = "PPO has no KL penalty here; write target_kl=0.02, which ends an update that moves too far"
 _SWITCHES: dict[str, tuple[Answer, Answer]] = {
     "anneal_lr": (
@@ -158,6 +162,11 @@ FOREIGN_NAMES: dict[str, Callable[[Any], Answer]] = {
     "num_envs_per_env_runner": _instead(
         "num_envs_per_env_runner is not a setting here; write num_envs, the number of all environments"
     ),
+    "losses": _instead(
+        "losses is not a setting here; write PPOTrainer(..., custom_losses=[my_loss]), in Python"
+    ),
+    **{name: _instead(_EVALUATION.format(name)) for name in ("eval_freq", "evaluation_interval")},
+    "n_eval_episodes": _instead("n_eval_episodes is not a setting here; write eval_episodes=20"),
     "rollout_buffer_class": _instead(
         "rollout_buffer_class is not a setting here; override PPOTrainer.collect_rollouts"
     ),

@@ -240,12 +240,16 @@ def _hint(name: str) -> str:
     group, _, last = name.rpartition(".")
     hint = did_you_mean(last, _below(group)) if group in names.groups else ""
     if hint or not group:
-        return hint or did_you_mean(last, _below(""))
+        return hint or did_you_mean(last, _below("")) or _as_argument(last)
     if last in names.leaves:
         return f"; it exists at {names.leaves[last]}"
     if last in names.ambiguous:
         return f"; it exists at {' and '.join(names.ambiguous[last])}"
     return did_you_mean(last, _below(""))
+
+
+def _as_argument(name: str) -> str:
+    return f"; an argument of the environment is written env_kwargs={{'{name}': ...}}"
 
 
 @functools.cache

@@ -204,7 +204,7 @@ def read_wrapper(entry: Any) -> tuple[str, dict[str, Any]]:
     else:
         raise ConfigError(
             f"found {shown(entry)}; a wrapper is written FrameStack(4) or {{name: FrameStack, stack_size: "
-            "4}; one of your own belongs into a function that returns the wrapped environment"
+            "4}; one of your own belongs in a function that returns the wrapped environment"
         )
     name = _SPELLINGS.get(name, name)
     if name in _INSTEAD:

@@ -62,8 +62,8 @@ def test_the_environment_of_the_run_is_played_when_no_suite_is_named(
 @pytest.mark.parametrize(
     ("score", "choice"),
     [
-        (1.0, "is its best policy, of epoch 1 (score 1)"),
-        (None, "is its latest policy, of epoch 1: none has a score"),
+        (1.0, "taking its best policy, epoch 1 (score 1)"),
+        (None, "taking its latest policy, epoch 1; none has a score"),
     ],
 )
 def test_the_choice_is_told_when_a_run_is_named(
@@ -76,7 +76,7 @@ def test_the_choice_is_told_when_a_run_is_named(
     make_run(tmp_path / "a", policy, score)
     for name in ("a", str(tmp_path / "a")):
         assert main(["eval", name, "--episodes", "2", "--runs", str(tmp_path)]) == 0
-        assert capsys.readouterr().out.splitlines()[0] == f"{name} {choice}"
+        assert capsys.readouterr().out.splitlines()[0] == f"{name}: {choice}"
     assert main(["eval", "a:latest", "--episodes", "2", "--runs", str(tmp_path)]) == 0
     assert "is its" not in capsys.readouterr().out
 
@@ -127,7 +127,7 @@ def test_simulations_that_do_not_fit_are_named_when_a_suite_allows_it(
     words = ["eval", "a", "--suite", "classic", "--episodes", "2", "--runs", str(tmp_path)]
     assert main([*words[:1], str(tmp_path / "a"), *words[2:]]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("of epoch 1 (score 1)")
+    assert lines[0].endswith("epoch 1 (score 1)")
     assert [line.split()[1] for line in lines[2:4]] == ["classic/cartpole", "classic"]
     assert sum("does not play classic/" in line for line in lines) == 4
 

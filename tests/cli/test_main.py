@@ -48,7 +48,7 @@ def test_everything_is_saved_when_a_run_ends(
     assert "training CartPole-v1 with the preset cartpole for 64 steps" in output.out
     assert "fresh episodes" in output.out
     assert str(run) in output.out
-    assert output.err == "metta: cpu, 1 thread, c actor, eager update, 1 group(s), torch.float32\n"
+    assert output.err == "metta: cpu, 1 thread, c actor, eager update, 1 group, torch.float32\n"
     config = TrainingConfig.from_yaml(run / "config.yaml")
     assert config.trainer.rollout.horizon == 16
     # the preset of CartPole lies under the settings

@@ -1,6 +1,7 @@
 """What `metta train` says at the end, and the curve that it draws."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def test_the_run_is_done_when_a_signal_comes_during_its_last_evaluation(
 ) -> None:
     assert train(tmp_path, "total_timesteps=32") == 0
     shown = capsys.readouterr().out
-    assert "over 2 fresh episodes after 32 steps" in shown
+    assert re.search(
+        r"return of \S+ \(95 % interval \S+ \.\. \S+\) over 2 fresh episodes after 32", shown
+    )
     assert "stopped" not in shown
     assert "metta resume" not in shown
 

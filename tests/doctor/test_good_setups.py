@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 import tests.doctor.planted_faults as planted
-from metta import check_env
+from metta import PPOTrainer, check_env
 from metta.doctor import Report
 from metta.envs import toy
 
@@ -68,3 +68,14 @@ def test_the_network_is_not_trained_when_copies_of_it_are_probed() -> None:
     before = {name: part.clone() for name, part in network.state_dict().items()}
     check_env(planted.Walk, network, play_steps=300)
     assert all(bool((part == before[name]).all()) for name, part in network.state_dict().items())
+
+
+def test_the_batch_is_that_of_the_recipe_when_training_would_follow_one() -> None:
+    report = check_env("CartPole-v1", play_steps=STEPS, probes=False)
+    with PPOTrainer(None, "CartPole-v1", verbose=False) as trainer:
+        rollout, ppo = trainer.config.trainer.rollout, trainer.config.trainer.ppo
+    assert trainer.recipe is not None
+    (found,) = (one.found for one in report.findings if one.name == "batch")
+    assert found.startswith(f"{rollout.num_envs * rollout.horizon:,} steps per rollout, ")
+    assert f"{ppo.num_minibatches} minibatches" in found
+    assert found.endswith(f"{ppo.update_epochs} passes")

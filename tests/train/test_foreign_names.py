@@ -45,6 +45,9 @@ ANSWERED: list[tuple[str, Any, str]] = [
     ("clip_vloss", True, r"write vf_clip_coef=0\.2"),
     ("train_batch_size", 4000, "write num_envs=8 and horizon=500"),
     ("kl_coeff", 0.2, r"write target_kl=0\.02"),
+    ("losses", "mine", r"write PPOTrainer\(\.\.\., custom_losses="),
+    ("eval_freq", 1000, "write evaluate_interval=10"),
+    ("n_eval_episodes", 5, "write eval_episodes=20"),
     ("callback", "mine", r"hooks=\[MyHook\(\)\]"),
     ("anneal_lr", "linear", "anneal_lr: found 'linear'; allowed is true or false"),
 ]

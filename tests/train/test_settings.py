@@ -247,3 +247,8 @@ def test_a_whole_group_is_laid_over_when_an_object_is_given() -> None:
         "trainer.optimizer.learning_rate",
         "trainer.rollout.horizon",
     }
+
+
+def test_env_kwargs_are_named_when_a_setting_resembles_none() -> None:
+    with pytest.raises(ConfigError, match=r"'xyzzy'; .* env_kwargs=\{'xyzzy': \.\.\.\}"):
+        apply_settings(TrainingConfig(), {"xyzzy": 3})

@@ -25,9 +25,9 @@ _EVEN = 0.5
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Compares the newest evaluations of runs: interquartile means with 95 % stratified bootstrap "
-        "intervals, and how likely each is better than each other. Several seeds of one set-up are "
-        "given as NAME=RUN,RUN,...: intervals then show how another seed would do."
+        "Compares the newest evaluations of runs: means and interquartile means with 95 % stratified "
+        "bootstrap intervals, and how likely each is better than each other. Several seeds of one set-up "
+        "are given as NAME=RUN,RUN,...: intervals then show how another seed would do."
     )
     parser.epilog = "metta compare adam=adam-1,adam-2,adam-3 sgd=sgd-1,sgd-2,sgd-3"
     parser.add_argument(
@@ -91,11 +91,19 @@ def _evaluation(name: str, output: Path) -> "Evaluation":
 
 
 def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) -> Iterator[str]:
-    rows = [("simulation", "group", "runs", found.unit, "IQM", "95 % interval")]
+    interval = "95 % interval"
+    rows: list[tuple[str, ...]] = [
+        ("simulation", "group", "runs", found.unit, "mean", interval, "IQM", interval)
+    ]
     for simulation, by_group in found.estimates.items():
         for group, one in by_group.items():
             counts = str(len(groups[group])), str(one.count)
-            rows.append((simulation, group, *counts, shown_number(one.value), _interval(one)))
+            numbers = [
+                text
+                for part in (found.means[simulation][group], one)
+                for text in (shown_number(part.value), _interval(part))
+            ]
+            rows.append((simulation, group, *counts, *numbers))
     yield table(rows)
     yield ""
     pairs = [("better", "than", "probability", "95 % interval")]
@@ -109,6 +117,7 @@ def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) ->
         yield f"not in all runs, and left out: {printable(', '.join(found.left_out))}"
     if found.unit == "episodes":
         yield "intervals are over episodes: they hold for these policies, not for other seeds"
+        yield "more episodes of each policy: metta eval RUN RUN --episodes 200"
     if found.missing:
         yield f"not enough data: {printable(found.missing)}"
     else:
@@ -135,6 +144,10 @@ def _plain(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) ->
         "interquartile_means": {
             simulation: {group: one.to_dict() for group, one in by_group.items()}
             for simulation, by_group in found.estimates.items()
+        },
+        "means": {
+            simulation: {group: one.to_dict() for group, one in by_group.items()}
+            for simulation, by_group in found.means.items()
         },
         "improvements": [
             {"better": ours, "than": others, **one.to_dict()}

@@ -43,6 +43,11 @@ def run(options: argparse.Namespace) -> int:
     if options.help_for is not None:
         say(_help_for(options.help_for))
         return 0
+    if options.explain is not None and not options.words:
+        from metta.train.layers import resolve
+
+        say(resolve(None).explain(options.explain))  # of no run: the default
+        return 0
     resolved = _with_recipe(resolve_arguments(options.words))
     if options.explain is not None:
         say(resolved.explain(options.explain))

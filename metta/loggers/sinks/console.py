@@ -53,6 +53,8 @@ class ConsoleSink:
         self._is_shown = True
         self._is_lost = False
         self._next_time = 0.0
+        self._line = ""
+        """The last one that was printed."""
         self._width = 0
         """Of the line that a notebook shows."""
 
@@ -89,6 +91,9 @@ class ConsoleSink:
         else:
             self._next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
             line = progress_line(row.metrics, row.agent_step, self.total_timesteps)
+            if line == self._line:  # a record of scores alone changes nothing that is shown
+                return
+            self._line = line
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _rewrite(self, line: str) -> None:
@@ -114,7 +119,7 @@ class ConsoleSink:
         """Show the last record and leave the cursor below it."""
         self.flush()
         self._stop_drawing()
-        self._last, self._next_time = MetricRow(0, 0), 0.0
+        self._last, self._next_time, self._line = MetricRow(0, 0), 0.0, ""
 
     def _stop_drawing(self) -> None:
         if self._width:

@@ -12,6 +12,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from metta.agent.policy import Policy
+from metta.agent.policy_record import HasPolicy
 from metta.curriculum import Task
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, MettaWarning, PolicyError
@@ -139,13 +140,13 @@ class PolicyEvaluator:
         episodes = self.results.episodes
         return episodes.get(self.simulation, next(iter(episodes.values()), None))
 
-    def evaluate(self, policy: Policy) -> EvalRewardSummary:
+    def evaluate(self, policy: Policy | HasPolicy) -> EvalRewardSummary:
         """Scores of every simulation; none where `eval_episodes` is 0."""
         if self.config.eval_episodes == 0:
             return EvalRewardSummary()
         return self.play(policy).summary
 
-    def play(self, policy: Policy) -> SuiteResults:
+    def play(self, policy: Policy | HasPolicy) -> SuiteResults:
         """Play the whole suite; the episodes are also kept as `results`."""
         simulations = {
             name: self._simulation(name, config) for name, config in self.suite.simulations.items()
@@ -156,7 +157,7 @@ class PolicyEvaluator:
 
     def record(
         self,
-        policy: Policy,
+        policy: Policy | HasPolicy,
         folder: str | os.PathLike[str],
         *,
         epoch: int = 0,
@@ -184,7 +185,11 @@ class PolicyEvaluator:
         return found
 
     def _recorded(
-        self, policy: Policy, name: str, config: SimulationConfig, about: Mapping[str, Any]
+        self,
+        policy: Policy | HasPolicy,
+        name: str,
+        config: SimulationConfig,
+        about: Mapping[str, Any],
     ) -> Replay | None:
         simulation = self._simulation(name, config)
         try:

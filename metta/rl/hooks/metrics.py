@@ -187,7 +187,8 @@ class MetricsHook(TrainerHook):
         if self._client is not None:
             name = str(state.shared.get("run_name", "training"))
             curriculum = getattr(trainer, "curriculum", None)
-            about = {"env": str(getattr(curriculum, "env", "-")), **constants}
+            env = state.shared.get("env_name") or getattr(curriculum, "env", "-")
+            about = {"env": str(env), **constants}
             stats.stats_run_id = self._client.create_run(name, about, from_epoch=state.epoch)
         assert self._logger is not None
         last_row = self._logger.rewind(state.epoch, state.agent_step)

@@ -44,11 +44,11 @@ class NumericsPlan:
 
     def describe(self) -> str:
         """One line for people."""
-        plural = "s" if self.threads > 1 else ""
+        threads, groups = ("" if n == 1 else "s" for n in (self.threads, self.groups))
         compiled = f" compiled by {self.compiler}" if self.compiler else ""
         return (
-            f"{self.device}, {self.threads} thread{plural}, {self.actor} actor, "
-            f"{self.driver} update{compiled}, {self.groups} group(s), {self.dtype}"
+            f"{self.device}, {self.threads} thread{threads}, {self.actor} actor, "
+            f"{self.driver} update{compiled}, {self.groups} group{groups}, {self.dtype}"
         )
 
 

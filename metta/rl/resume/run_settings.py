@@ -41,11 +41,15 @@ def check_continuation(
     where, wanted = str(run.path), conditions.settings
     state = checkpoint.snapshot.get(RunConditions.state_name, {}).get("state", {})
     saved: Settings = state.get("settings") or _settings_of_files(run)
-    for key, what in (("own_environment", "environment"), ("own_policy", "network")):
+    named = f"{wanted['trainer.curriculum.env']}, which the settings name"
+    for key, what, other in (
+        ("own_environment", "environment", named),
+        ("own_policy", "network", "that of the settings"),
+    ):
         if key in saved and saved[key] != wanted[key]:
             raise ConfigError(
                 f"{where} holds a run with the {what} {saved[key] or 'of its settings'}, now it "
-                f"is {wanted[key] or 'that of the settings'}; resume it from Python with the same one"
+                f"is {wanted[key] or other}; resume it from Python with the same one"
             )
     if state.get("settings"):
         _check_config_file(run, saved, wanted, checkpoint.path.name, changes)

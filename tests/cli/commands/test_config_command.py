@@ -87,3 +87,10 @@ def test_every_preset_has_a_line_when_presets_are_listed(shown: Shown) -> None:
     lines = shown("presets").splitlines()
     assert [line.split()[0] for line in lines] == list(PRESETS)
     assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_the_default_is_explained_when_no_run_is_described(shown: Shown) -> None:
+    default = TrainingConfig().trainer.optimizer.learning_rate
+    text = shown("config", "--explain", "learning_rate")
+    assert text.startswith(f"trainer.optimizer.learning_rate = {default}")
+    assert "preset" not in text

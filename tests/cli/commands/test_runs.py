@@ -10,11 +10,14 @@ import pytest
 
 from faults.commands import run_command
 from metta.cli.main import main
+from metta.envs.toy import CorridorEnv
 from metta.loggers import EventLog
+from metta.rl.components.trainer import Trainer
 from metta.runs import summary as run_summary
 from metta.runs.details import RunDetails
 from metta.runs.summary import shown_time, summarize
 from metta.store.run_directory import RunDirectory
+from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
 DEAD_PID = 2**22 + 1
@@ -45,6 +48,24 @@ def make_run(
             said = {} if outcome is None else {"outcome": outcome}
             log.append("run_end", {"reason": ended, **said})
     return folder
+
+
+def test_the_class_is_named_when_a_run_has_an_environment_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"num_envs": 2, "horizon": 8, "total_timesteps": 16, "eval_episodes": 0}
+    config = apply_settings(TrainingConfig(), {**settings, "verbose": False})
+    with Trainer(config, env=CorridorEnv, run_dir=tmp_path / "mine") as trainer:
+        trainer.train()
+    assert main(["runs", "--output", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["mine", "CorridorEnv"]
+    lines = (tmp_path / "mine" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    (start,) = (event["payload"] for event in events if event["kind"] == "run_start")
+    assert "CorridorEnv" in json.dumps(start)
+    assert main(["resume", "mine", "--output", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "the environment CorridorEnv, now it is CartPole-v1, which the settings name" in said
 
 
 def test_a_line_is_shown_per_run_when_they_are_listed(

@@ -59,6 +59,15 @@ def test_the_last_row_is_shown_once_when_a_sink_is_closed() -> None:
     assert [int(line.split()[0]) for line in out.getvalue().splitlines()] == [1, 3]
 
 
+def test_no_line_is_repeated_when_the_last_row_has_nothing_but_scores(clock: Clock) -> None:
+    sink, out = make(terminal=False)
+    sink.write(MetricRow(10, 1, METRICS))
+    clock.now += 5.0
+    sink.write(MetricRow(10, 1, {"eval_training/score": 3.0}))
+    sink.close()
+    assert len(out.getvalue().splitlines()) == 1
+
+
 def test_a_dash_stands_for_the_return_when_no_episode_has_ended() -> None:
     line = progress_line({"overview/sps": math.nan, "overview/reward": math.nan}, 5, 10)
     assert "return       -" in line

@@ -9,11 +9,13 @@ import torch
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
+from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv, CountdownEnv
 from metta.envs.workers.worker import pack, unpack
-from metta.errors import ConfigError
+from metta.errors import ConfigError, PolicyError
 from metta.rl.evaluate.evaluator import PolicyEvaluator
-from metta.sim import SuiteResults
+from metta.sim import SuiteResults, run_episodes
+from metta.store.loaded_policy import load_policy
 from metta.store.policy_store import PolicyStore
 from metta.train.parsing.yaml_text import write_yaml
 from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig
@@ -173,3 +175,23 @@ def test_another_process_begins_afresh_when_an_evaluator_travels() -> None:
         assert arrived.evaluate(policy_for(CorridorEnv())) == first
     finally:
         del gymnasium.registry["metta-test/Travelling-v0"]
+
+
+def test_a_loaded_policy_scores_like_the_saved_one_when_it_is_played(tmp_path: Path) -> None:
+    policy = policy_for(CorridorEnv())
+    saved = PolicyStore(tmp_path).save(policy, "walker", 1, 0)
+    agent = load_policy(saved.uri)
+    evaluator = PolicyEvaluator(CorridorEnv, EvaluationConfig(eval_episodes=4))
+    assert evaluator.evaluate(agent) == evaluator.evaluate(policy)
+    with closing(make_vec_env(CorridorEnv, num_envs=2)) as envs:
+        found = run_episodes(agent, envs, 6, seed=3)
+        wanted = run_episodes(policy, envs, 6, seed=3)
+    assert (found.returns == wanted.returns).all()
+
+
+def test_the_error_says_what_to_pass_when_a_bare_network_is_played() -> None:
+    with (
+        closing(make_vec_env(CorridorEnv, num_envs=1)) as envs,
+        pytest.raises(PolicyError, match=r"found a Linear; .*metta\.Policy\(network"),
+    ):
+        run_episodes(torch.nn.Linear(1, 1), envs, 1, seed=0)  # type: ignore[arg-type]

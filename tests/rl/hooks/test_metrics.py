@@ -120,13 +120,6 @@ def test_metrics_and_their_page_agree_when_everything_is_switched_on(
     assert len(set(documented)) == len(documented)
 
 
-def test_files_exist_when_the_page_of_metrics_names_them() -> None:
-    cells = [line.split("|")[4] for line in DOCS.read_text().splitlines() if line.startswith("| `")]
-    named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
-    assert named
-    assert [name for name in named if not (Path(metta.__file__).parent / name).is_file()] == []
-
-
 def test_a_row_is_made_of_each_epoch_when_training_runs(sink: MemorySink) -> None:
     run = SmallRun()
     run.hooks.add(make_hook(sink))

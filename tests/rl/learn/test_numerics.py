@@ -63,7 +63,7 @@ def test_a_compiler_is_worth_waiting_for_when_the_run_is_long() -> None:
 def test_the_plan_is_one_line_when_it_is_described() -> None:
     parts = {"threads": 1, "num_groups": 2, "actor": "traced"}
     plan = resolve_plan(policy(), driver="eager", **parts)
-    assert plan.describe() == "cpu, 1 thread, traced actor, eager update, 2 group(s), torch.float32"
+    assert plan.describe() == "cpu, 1 thread, traced actor, eager update, 2 groups, torch.float32"
     compiled = resolve_plan(policy(), driver="step", compiler="g++ 12", **parts)
     assert "step update compiled by g++ 12, " in compiled.describe()
     assert "2 threads" in PLAN.describe()
