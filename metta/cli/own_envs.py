@@ -33,6 +33,8 @@ def importable_env(env_id: str) -> str:
     A module that Python does not find is looked for in the current folder. A file is imported by the name
     of its module, so ``envs/maze.py:Maze`` becomes ``maze:Maze``.
     """
+    if env_id.endswith(".py"):
+        raise ConfigError(f"{env_id!r} is a file; name the class in it too: {env_id}:CLASS")
     module, colon, name = env_id.rpartition(":")
     if not colon or not module or module in _RESERVED:
         return env_id

@@ -98,10 +98,7 @@ def factory_of_id(
     try:
         spec = find_spec(name)
     except (gymnasium.error.Error, ImportError, ValueError) as error:
-        known = [_CARTPOLE, *gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
-        raise EnvError(
-            f"gymnasium has no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
-        ) from error
+        raise EnvError(_why_unknown(env_id, module, error)) from error
     return factory_of(functools.partial(_make_registered, spec), kwargs, wrappers)
 
 
@@ -122,15 +119,34 @@ def _env_class(env_id: str, module: str, name: str) -> Callable[..., Any] | None
         found = getattr(importlib.import_module(module), name, None)
     except (ImportError, ValueError) as error:
         raise EnvError(f"{env_id!r} cannot be made: {_why_no_import(module, error)}") from error
-    is_env = isinstance(found, type) and (
-        issubclass(found, gymnasium.Env) or hasattr(found, "possible_agents")
-    )
-    if found is not None and not is_env:
+    if found is not None and not _is_env_class(found):
         raise EnvError(
             f"{env_id!r} names {found!r}, which is not a subclass of gymnasium.Env; name the class of an "
             "environment, or pass a factory from Python: PPOTrainer(None, make_env)"
         )
     return found
+
+
+def _is_env_class(found: Any) -> bool:
+    return isinstance(found, type) and (
+        issubclass(found, gymnasium.Env) or hasattr(found, "possible_agents")
+    )
+
+
+def _why_unknown(env_id: str, module: str, error: Exception) -> str:
+    """What there is instead: classes of the module that was named, or ids."""
+    if not module:
+        known = [_CARTPOLE, *gymnasium.registry, *(f"{_GRID}{task}" for task in TASKS)]
+        return (
+            f"gymnasium has no environment {env_id!r}{did_you_mean(env_id, known) or f': {error}'}"
+        )
+    own = vars(importlib.import_module(module)).items()
+    known = [name for name, found in own if _is_env_class(found) and found.__module__ == module]
+    has = f"it has {', '.join(known)}" if known else "it has no class of an environment"
+    return (
+        f"there is no environment {env_id!r}: neither a class of the module {module!r} ({has}) nor an id "
+        f"that it registers with gymnasium{did_you_mean(env_id, [f'{module}:{name}' for name in known])}"
+    )
 
 
 def _why_no_import(module: str, error: Exception) -> str:

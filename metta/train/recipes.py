@@ -202,7 +202,8 @@ class Applied(NamedTuple):
         """One line: the recipe, why it applies, and what it set."""
         return (
             f"recipe {self.recipe.name!r} ({self.facts.describe()}) sets {len(self.values)} settings; "
-            "`metta config ENV --origins` lists them, recipe=none leaves them out"
+            "`metta config ENV --origins` (in Python: trainer.recipe.values) lists them, recipe=none "
+            "leaves them out"
         )
 
     def reason(self, path: str) -> str:

@@ -147,7 +147,9 @@ def test_python_m_metta_is_the_command(tmp_path: Path) -> None:
     ("env", "says"),
     [
         ("own_envs_bad:make_line", "not a subclass of gymnasium.Env"),
-        ("own_envs_bad.py:Nothing", "no environment 'own_envs_bad:Nothing'"),
+        ("own_envs_bad.py:Lime", "(it has Line) nor an id"),
+        ("own_envs_bad.py:Lime", "did you mean 'own_envs_bad:Line'"),
+        ("own_envs_bad.py", "name the class in it too: own_envs_bad.py:CLASS"),
         ("no_such_file.py:Line", "does not exist"),
         ("no-module.py:Line", "rename the file"),
         ("json.py:Line", "another module 'json'"),
