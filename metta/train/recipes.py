@@ -78,8 +78,8 @@ class Recipe:
 
 
 def _horizon_of(samples: int) -> Callable[[EnvFacts, int], int]:
-    """Steps that make so many samples of all rows together, as a power of two, at least 32."""
-    return lambda facts, _: 1 << (max(32, samples // facts.rows).bit_length() - 1)
+    """Steps that make so many samples of all rows together, as a power of two, at least 64."""
+    return lambda facts, _: 1 << (max(64, samples // facts.rows).bit_length() - 1)
 
 
 def _minibatches_of(samples: int) -> Callable[[EnvFacts, int], int]:
