@@ -3,13 +3,22 @@
 from collections import Counter
 from collections.abc import Iterator
 
+import gymnasium
 import numpy as np
+from gymnasium.wrappers import TimeLimit
 
 from metta.doctor.recording import Ending, Recording, flat
 from metta.doctor.report import Finding
+from metta.envs.rows.row_spec import GymEnv
 from metta.train.train_config import AgentConfig
 
-__all__ = ["check_endings", "check_final_observations", "check_observations", "check_rewards"]
+__all__ = [
+    "check_endings",
+    "check_final_observations",
+    "check_observations",
+    "check_rewards",
+    "time_limit_of",
+]
 
 _LARGE_OBSERVATION = 1e3
 _LARGE_REWARD = 1e4
@@ -23,20 +32,10 @@ _FEW = 0.3
 
 
 def check_observations(recording: Recording, agent: AgentConfig) -> Iterator[Finding]:
-    """Finite, of a usable scale, and not always the same."""
+    """Of a usable scale, and not always the same."""
     is_constant = True
     for leaf in recording.player.obs_spec.leaves:
         values = recording.leaf(leaf.key)
-        if leaf.dtype.kind == "f" and not np.isfinite(values).all():
-            bad = ~np.isfinite(values.reshape(len(values), -1)).all(1)
-            yield Finding(
-                "finite numbers",
-                "fault",
-                f"observation {leaf.key!r} is NaN or infinite in {bad.sum()} of {len(bad)} steps",
-                "no policy can learn from it: training stops with an EnvError where it meets one",
-                "find the division or logarithm behind it, or clip the observation in a wrapper",
-            )
-            continue
         is_constant = is_constant and bool((values == values[:1]).all())
         if leaf.kind == "box" and not leaf.is_image:
             yield from _scale(leaf.key, values.astype(np.float64), agent)
@@ -66,18 +65,8 @@ def _scale(key: str, values: np.ndarray, agent: AgentConfig) -> Iterator[Finding
 
 
 def check_rewards(recording: Recording, agent: AgentConfig) -> Iterator[Finding]:
-    """Finite, and of a usable scale."""
+    """Of a usable scale."""
     rewards = recording.rewards
-    if not np.isfinite(rewards).all():
-        bad = int((~np.isfinite(rewards)).sum())
-        yield Finding(
-            "finite numbers",
-            "fault",
-            f"the reward is NaN or infinite in {bad} of {len(rewards)} steps",
-            "no policy can learn from it: training stops with an EnvError where it meets one",
-            "find the division or logarithm behind it",
-        )
-        return
     low, high = float(rewards.min(initial=0.0)), float(rewards.max(initial=0.0))
     largest = max(-low, high)
     shown = f"rewards from {low:.4g} to {high:.4g}"
@@ -109,6 +98,16 @@ def check_rewards(recording: Recording, agent: AgentConfig) -> Iterator[Finding]
         yield Finding("reward scale", "ok", shown)
 
 
+def time_limit_of(env: GymEnv) -> int | None:
+    """Steps after which a wrapper of gymnasium cuts episodes."""
+    limits, current = [], env
+    while isinstance(current, gymnasium.Wrapper):
+        if isinstance(current, TimeLimit):
+            limits.append(int(current._max_episode_steps))
+        current = current.env
+    return min(limits, default=None)
+
+
 def check_endings(recording: Recording, time_limit: int | None) -> Iterator[Finding]:
     """Episodes end, and terminal states are told apart from time limits."""
     endings = recording.endings
@@ -129,8 +128,8 @@ def check_endings(recording: Recording, time_limit: int | None) -> Iterator[Find
             f"{shown}: {reason}",
             "a time limit that is reported as terminated teaches that the state where it strikes is worth "
             "nothing; metta bootstraps its value if it is reported as truncated",
-            "return terminated=False, truncated=True where only the time is up, or leave the limit to "
-            "gymnasium.wrappers.TimeLimit",
+            "return terminated=False, truncated=True where only the time is up, or leave the limit to the "
+            "setting wrappers=[TimeLimit(N)]",
         )
     else:
         yield Finding("episodes", "ok", shown)
@@ -148,9 +147,9 @@ def _endless(recording: Recording, time_limit: int | None) -> Finding:
         "episodes",
         "warning",
         f"no episode ended in {steps} steps of random actions",
-        "without ends there are no returns to show, and no resets to learn from other beginnings",
-        "truncate episodes with gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000), or check the "
-        "condition that should end them",
+        "if they need not end, evaluation waits for them, there are no returns to show, and no resets to "
+        "learn from other beginnings",
+        "cut them: wrappers=[TimeLimit(1000)]; or check the condition that should end them",
     )
 
 
@@ -196,7 +195,7 @@ def _end_is_visible(recording: Recording, endings: list[Ending]) -> bool:
 def check_final_observations(recording: Recording) -> Iterator[Finding]:
     """Where an episode is cut, its last observation is its own, not the next one's first."""
     cut = [e for e in recording.endings if e.truncated and not e.terminated and e.final is not None]
-    if len(cut) < 2 or not np.isfinite(recording.vectors).all():
+    if len(cut) < 2:
         return
     if _are_of_the_next(recording, cut) or _look_like_starts(recording, cut):
         yield Finding(

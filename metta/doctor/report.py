@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-__all__ = ["SEVERITIES", "Finding", "Report", "Severity"]
+__all__ = ["Finding", "Report", "Severity"]
 
 Severity = Literal["ok", "note", "warning", "fault"]
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """From harmless to harmful: a `note` is worth knowing, a `warning` will probably hurt, a `fault` will."""
 
 

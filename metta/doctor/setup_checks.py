@@ -77,7 +77,8 @@ def check_memory(config: TrainingConfig, vec_env: VecEnv, policy: Policy) -> Ite
 def check_batch(config: TrainingConfig, rows_per_env: int, policy: Policy) -> Iterator[Finding]:
     """Batch arithmetic, and step sizes far from all that is known to work."""
     rollout, ppo = config.trainer.rollout, config.trainer.ppo
-    rows = rollout.num_envs * rows_per_env
+    learners = max(1, round(rows_per_env * config.trainer.self_play.learner_share))
+    rows = rollout.num_envs * learners
     batch = rows * rollout.horizon
     segment = min(rollout.bptt_horizon, rollout.horizon) if policy.is_recurrent else 1
     try:
@@ -133,7 +134,7 @@ def check_action_bounds(space: spaces.Space, policy: Policy) -> Iterator[Finding
             "warning",
             shown,
             "samples are clipped at the bounds almost always, or never come near them",
-            "rescale actions to -1..1 (gymnasium.wrappers.RescaleAction), or set squash=true",
+            "set wrappers=[RescaleAction(-1, 1)], or squash=true",
         )
     else:
         yield Finding("action bounds", "ok", shown)

@@ -203,6 +203,38 @@ class RaisesLater(Walk):
         return 0.0
 
 
+class FailsToClose(Walk):
+    def close(self) -> None:
+        raise OSError("no socket to close")
+
+
+class RandomMask(Walk):
+    """Its mask does not follow from the seed; what it shows does."""
+
+    def reply(self, over: bool, late: bool) -> Any:
+        return *super().reply(over, late)[:4], {"action_mask": self.drawn()}
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**kwargs)[0], {"action_mask": self.drawn()}
+
+    def drawn(self) -> np.ndarray:
+        mask = np.zeros(2, bool)
+        mask[np.random.default_rng().integers(2)] = True
+        return mask
+
+
+class TwoNarrowLeaves(Walk):
+    """Both entries leave their bounds in each step."""
+
+    observation_space = spaces.Dict(
+        {name: spaces.Box(-1e-3, 1e-3, (1,), np.float32) for name in ("place", "steps")}
+    )
+
+    def observe(self) -> Any:
+        place, steps = ([1 + abs(self.place)], [1 + self.steps])
+        return {"place": np.array(place, np.float32), "steps": np.array(steps, np.float32)}
+
+
 class WideActions(DeadDimension):
     action_space = spaces.Box(-1e4, 1e4, (1,), np.float32)
 
@@ -281,6 +313,11 @@ class BlindActor(Network):
 class MixedRows(Network):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(obs - obs.mean(0)), self.critic(obs)
+
+
+class MixedCritic(Network):
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.actor(obs), self.critic(obs - obs.mean(0))
 
 
 class TooManyLogits(Network):
