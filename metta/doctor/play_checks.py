@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 
 from metta.doctor.recording import Ending, Recording, flat
-from metta.doctor.report import Finding
+from metta.doctor.report import Finding, verdict
 from metta.envs.rows.row_spec import GymEnv
 from metta.train.train_config import AgentConfig
 
@@ -52,16 +52,14 @@ def check_observations(recording: Recording, agent: AgentConfig) -> Iterator[Fin
 def _scale(key: str, values: np.ndarray, agent: AgentConfig) -> Iterator[Finding]:
     largest, spread = float(np.abs(values).max()), float(values.std())
     shown = f"observation {key!r} reaches {largest:.3g} (deviation {spread:.3g})"
-    if largest > _LARGE_OBSERVATION and not agent.normalize_observations:
-        yield Finding(
-            "observation scale",
-            "warning",
-            shown,
-            "networks begin with weights for inputs of about 1; larger ones saturate them",
-            "set normalize_observations=true, or scale the observation in a wrapper",
-        )
-    else:
-        yield Finding("observation scale", "ok", shown)
+    is_large = largest > _LARGE_OBSERVATION and not agent.normalize_observations
+    yield verdict(
+        "observation scale",
+        "warning" if is_large else "ok",
+        shown,
+        "networks begin with weights for inputs of about 1; larger ones saturate them",
+        "set normalize_observations=true, or scale the observation in a wrapper",
+    )
 
 
 def check_rewards(recording: Recording, agent: AgentConfig) -> Iterator[Finding]:

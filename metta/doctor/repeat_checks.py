@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from metta.doctor.players import Leaves, Player, Seen, Stepped, draw_actions
-from metta.doctor.report import Finding
+from metta.doctor.report import Finding, verdict
 from metta.envs.rows.action_masks import draw_action, mask_layout_of
 from metta.errors import EnvError
 
@@ -150,17 +150,13 @@ def check_masks(player: Player) -> Iterator[Finding]:
         return
     legal, illegal = (sum(found) / max(1, len(found)) for found in effects.values())
     shown = f"allowed actions change what is seen in {legal:.0%} of tries, forbidden ones in {illegal:.0%}"
-    if illegal > 0.5 > legal:
-        yield Finding(
-            "action mask",
-            "fault",
-            shown,
-            "the mask forbids what works and allows what does not: it is inverted, or belongs to another "
-            "state",
-            "give True where an action is legal, for the observation that is returned with the mask",
-        )
-    else:
-        yield Finding("action mask", "ok", shown)
+    yield verdict(
+        "action mask",
+        "fault" if illegal > 0.5 > legal else "ok",
+        shown,
+        "the mask forbids what works and allows what does not: it is inverted, or belongs to another state",
+        "give True where an action is legal, for the observation that is returned with the mask",
+    )
 
 
 def _effect(player: Player, seed: int, steps: int, *, is_legal: bool) -> bool | None:

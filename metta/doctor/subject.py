@@ -44,7 +44,7 @@ class Subject:
         self._closing = ExitStack()
         self.vec_env = self._new_vec_env(1)
         """A single environment as a trainer has it."""
-        self.is_gym = isinstance(self.vec_env, SerialVecEnv)
+        self.is_gym = isinstance(self.vec_env, SerialVecEnv) and self.vec_env is not env
         """Whether `new_gym_env` makes one; False for kinds that exist only as many rows."""
 
     def new_player(self) -> Player:

@@ -343,3 +343,70 @@ def idle_loss(rewards: Tensor) -> Tensor:
 def sound_loss(entropy: Tensor) -> Tensor:
     """A small entropy bonus."""
     return -0.01 * entropy.mean()
+
+
+class NoisyReward(Walk):
+    """Only what it pays does not follow from the seed."""
+
+    def reward(self) -> float:
+        return float(np.random.default_rng().random())
+
+
+class TinyReward(Walk):
+    def reward(self) -> float:
+        return 1e-6
+
+
+class Clock(Walk):
+    """Always 20 steps, which it shows: the end is a rule of the task."""
+
+    observation_space = spaces.Box(-3.0, 30.0, (2,), np.float32)
+
+    def observe(self) -> Any:
+        return np.array([self.place, self.steps], np.float32)
+
+    def reply(self, over: bool, late: bool) -> Any:
+        return self.observe(), self.reward(), self.steps >= 20, False, {}
+
+
+class NumbersAsFlags(Walk):
+    def reply(self, over: bool, late: bool) -> Any:
+        return self.observe(), self.reward(), int(over), int(late), {}
+
+
+class NarrowActions(DeadDimension):
+    action_space = spaces.Box(-1e-3, 1e-3, (1,), np.float32)
+
+    def push(self, action: Any) -> float:
+        return 1e3 * float(action[0])
+
+
+class Masked(Walk):
+    """A sound mask; `forbidden` says what else is done with illegal actions."""
+
+    action_space = spaces.Discrete(3)
+    mask = np.array([True, True, False])
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**kwargs)[0], {"action_mask": self.mask}
+
+    def reply(self, over: bool, late: bool) -> Any:
+        return *super().reply(over, late)[:4], {"action_mask": self.mask}
+
+
+class Refuses(Masked):
+    def step(self, action: Any) -> Any:
+        if not self.mask[int(action)]:
+            raise ValueError("an illegal move")
+        return super().step(action)
+
+
+class ForbidsNothing(Masked):
+    mask = np.ones(3, bool)
+
+
+class Stateless(Lstm):
+    """Never reads its state."""
+
+    def kept(self, state: Tensor, starts: Tensor) -> Tensor:
+        return 0 * state
