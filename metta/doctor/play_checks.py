@@ -118,7 +118,7 @@ def check_endings(recording: Recording, time_limit: int | None) -> Iterator[Find
         f"{len(endings)} episodes of {lengths[0]} to {lengths[-1]} steps (median "
         f"{lengths[len(lengths) // 2]}), {len(endings) - cut} terminated and {cut} truncated"
     )
-    reason = _merged_because(recording, time_limit)
+    reason = _merged_because(recording)
     if reason:
         yield Finding(
             "terminated and truncated",
@@ -151,7 +151,7 @@ def _endless(recording: Recording, time_limit: int | None) -> Finding:
     )
 
 
-def _merged_because(recording: Recording, time_limit: int | None) -> str:
+def _merged_because(recording: Recording) -> str:
     """Why the two flags seem to be one; empty if they do not."""
     endings = recording.endings
     both = sum(ending.terminated and ending.truncated for ending in endings)
@@ -162,10 +162,6 @@ def _merged_because(recording: Recording, time_limit: int | None) -> str:
     counts = Counter(ending.length for ending in endings)
     longest = max(counts)
     at_limit = [ending for ending in endings if ending.length == longest]
-    if longest == time_limit and len(at_limit) > 1:
-        return (
-            f"{len(at_limit)} terminated at {longest} steps, the time limit, and none was truncated"
-        )
     needed = 2 if longest % _ROUND == 0 else 3
     nearby = max((counts[length] for length in range(longest - 5, longest)), default=0)
     if longest < _SHORTEST_LIMIT or len(at_limit) < needed or len(at_limit) <= 2 * nearby:
@@ -195,7 +191,7 @@ def check_final_observations(recording: Recording) -> Iterator[Finding]:
     cut = [e for e in recording.endings if e.truncated and not e.terminated and e.final is not None]
     if len(cut) < 2:
         return
-    if _are_of_the_next(recording, cut) or _look_like_starts(recording, cut):
+    if _look_like_starts(recording, cut):
         yield Finding(
             "final observation",
             "fault",
@@ -216,26 +212,10 @@ def _final(ending: Ending) -> np.ndarray:
     return np.asarray(flat({key: leaf[None] for key, leaf in ending.final.items()})[0])
 
 
-def _are_of_the_next(recording: Recording, cut: list[Ending]) -> bool:
-    """Whether each equals what its row sees next, and observations are not equal all the time."""
-    vectors = recording.vectors
-    is_next = [np.array_equal(_final(e), vectors[e.step + 1, e.row]) for e in cut]
-    needed = _needed_endings(recording)
-    return len(cut) >= needed and all(is_next) and _share_of_starts(recording) < 0.5
-
-
 def _needed_endings(recording: Recording) -> int:
     """More where every episode begins alike: an episode may end there by chance."""
     firsts = recording.vectors[recording.starts]
     return _MIN_COMPARED if (firsts != firsts[:1]).any() else 4 * _MIN_COMPARED
-
-
-def _share_of_starts(recording: Recording) -> float:
-    """How often an observation inside an episode equals a first one."""
-    vectors, starts = recording.vectors, recording.starts
-    firsts = {vector.tobytes() for vector in vectors[starts]}
-    inside = vectors[~starts]
-    return float(np.mean([vector.tobytes() in firsts for vector in inside])) if len(inside) else 1.0
 
 
 def _look_like_starts(recording: Recording, cut: list[Ending]) -> bool:

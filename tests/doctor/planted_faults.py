@@ -369,6 +369,17 @@ class Clock(Walk):
         return self.observe(), self.reward(), self.steps >= 20, False, {}
 
 
+class RandomLength(Walk):
+    """16 to 20 steps, by chance: the longest are not cut."""
+
+    def begin(self) -> tuple[float, float]:
+        self.length = int(self.np_random.integers(16, 21))
+        return super().begin()
+
+    def reply(self, over: bool, late: bool) -> Any:
+        return self.observe(), self.reward(), self.steps >= self.length, False, {}
+
+
 class NumbersAsFlags(Walk):
     def reply(self, over: bool, late: bool) -> Any:
         return self.observe(), self.reward(), int(over), int(late), {}

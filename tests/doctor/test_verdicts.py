@@ -26,6 +26,7 @@ def finding_of(env: Any, name: str, **more: Any) -> Any:
         ("MountainCar-v0", "episodes", "ok", "200 to 200"),
         ("FrozenLake-v1", "reward scale", "ok", "0 to 1"),
         (planted.Clock, "episodes", "ok", "20 episodes of 20 to 20"),
+        (planted.RandomLength, "episodes", "ok", "0 truncated"),
         (planted.NumbersAsFlags, "flags", "note", "a int"),
         (planted.NarrowActions, "action bounds", "warning", "0.001"),
         (planted.Masked, "action mask", "ok", "forbidden ones in 100%"),
