@@ -23,7 +23,7 @@ class Subject:
     """An environment under examination, of which others are made; `close` closes all that were."""
 
     def __init__(self, env: Any, about: CurriculumConfig) -> None:
-        self.name = name_of(env)
+        self.name = env.name if isinstance(env, Task) else name_of(env)
         env = env.task if isinstance(env, Curriculum) else env
         self.num_envs: int | None = None
         """How many there are, if that is not for settings to decide."""

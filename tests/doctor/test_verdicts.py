@@ -1,5 +1,6 @@
 """What the doctor says of set-ups that have no fault: notes, and reasons not to accuse."""
 
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -8,7 +9,7 @@ import pytest
 
 import tests.doctor.planted_faults as planted
 from metta import check_env
-from metta.envs import make_vec_env
+from metta.envs import SerialVecEnv, make_vec_env
 
 QUICK: dict[str, Any] = {"play_steps": 400, "probes": False}
 
@@ -71,11 +72,24 @@ def test_environments_are_counted_when_a_list_of_them_is_given() -> None:
     assert finding_of(planted.Walk(), "batch", horizon=64).found.startswith("64 steps")
 
 
-def test_rows_keep_their_episodes_when_an_environment_has_groups() -> None:
-    vec_env = make_vec_env(planted.Walk, num_envs=4, num_groups=2)
-    found = finding_of(vec_env, "final observation", play_steps=1000)
-    vec_env.close()
-    assert found.severity == "ok"
+def test_every_episode_counts_when_an_environment_has_groups() -> None:
+    with closing(make_vec_env(planted.Walk, num_envs=4, num_groups=2)) as vec_env:
+        report = check_env(vec_env, **QUICK)
+    texts = {finding.name: finding.found for finding in report.findings}
+    assert report.is_healthy, str(report)
+    num_cut = int(texts["episodes"].split()[-2])
+    assert texts["final observation"].startswith(f"of {num_cut} truncated")
+
+
+def test_numbers_are_refused_when_a_vec_env_of_ones_own_lets_them_pass() -> None:
+    class Careless(SerialVecEnv):
+        def recv(self, group: int, obs_out: Any) -> Any:
+            result = super().recv(group, obs_out)
+            result.rewards[0] = np.nan
+            return result
+
+    with closing(Careless([planted.Walk])) as vec_env:
+        assert "reward of row 0 is nan at step 1" in finding_of(vec_env, "play").found
 
 
 def test_a_constant_number_is_not_lost_when_it_is_large() -> None:
