@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from metta.agent.factory import make_policy
 from metta.agent.policy import Policy
-from metta.cli.recipes import recipe_of
 from metta.cli.tables import say, shown_bytes
 from metta.envs.factory import make_vec_env
+from metta.envs.facts import recipe_of
 from metta.envs.vec_env import VecEnv
 from metta.rl.collect.buffer_size import buffer_bytes
 from metta.rl.training_components import resolve_batch
@@ -27,7 +27,7 @@ def dry_run(resolved: Resolved) -> int:
         chosen = plan.explanation
     env = make_vec_env(config.env, env_kwargs=curriculum.env_kwargs, wrappers=curriculum.wrappers)
     try:
-        applied = recipe_of(config, env)
+        applied = recipe_of(config, env, config.env, num_envs=config.trainer.rollout.num_envs)
         config = config if applied is None else applied.config
         policy = make_policy(env.observation_space, env.action_space, config.agent)
         lines = [

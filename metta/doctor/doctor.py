@@ -2,7 +2,8 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from metta.doctor.play_checks import (
     check_final_observations,
     check_observations,
     check_rewards,
+    time_limit_of,
 )
-from metta.doctor.players import Leaves, Player, PlayError, RawPlayer
+from metta.doctor.players import GymPlayer, Leaves, Player
 from metta.doctor.probe_env import ProbeSpaces
 from metta.doctor.probes import Patient, run_probes
 from metta.doctor.recording import Recording, flat, record
@@ -33,13 +35,15 @@ from metta.doctor.setup_checks import (
     check_restore,
     check_speed,
 )
-from metta.doctor.subject import Subject, open_subject
+from metta.doctor.subject import Subject
 from metta.doctor.wiring_checks import check_wiring
-from metta.envs.facts import env_facts
+from metta.envs.facts import recipe_of
+from metta.envs.restore.global_generators import global_generators_kept
+from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, EnvError, MettaError, PolicyError, SpaceError
-from metta.rl.call_arguments import require_own_count
+from metta.rl.call_arguments import named_policy, require_own_count
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
-from metta.train.recipes import Applied, with_recipe
+from metta.rl.own_settings import whole_config
 from metta.train.settings import apply_settings
 from metta.train.train_config import TrainingConfig
 
@@ -54,10 +58,10 @@ _SPACE_WIDTH = 120
 
 def check_env(
     env: Any,
-    policy: nn.Module | None = None,
+    policy: nn.Module | str | None = None,
     losses: Sequence[CustomLoss | LossFunction] = (),
     *,
-    config: TrainingConfig | None = None,
+    config: TrainingConfig | Mapping[str, Any] | None = None,
     play_steps: int = _PLAY_STEPS,
     probes: bool = True,
     **settings: Any,
@@ -77,68 +81,61 @@ def check_env(
         raise ConfigError(
             f"play_steps={play_steps}: found too few to see anything; use {_MIN_PLAY_STEPS} or more"
         )
-    config = apply_settings(config or TrainingConfig(), settings)
+    network, settings = named_policy(policy, settings)
+    config = apply_settings(whole_config(config), settings)
     require_own_count(env, config, settings)
-    given = as_custom_losses(losses)
+    learner = _Learner(network, as_custom_losses(losses), probes)
     findings: list[Finding] = []
     recipe: list[str] = []
-    with open_subject(env, config.trainer.curriculum.env_kwargs) as subject:
+    with global_generators_kept():
+        subject = Subject(env, config.trainer.curriculum)
         try:
-            applied = _applied_recipe(subject, env, config)
-            recipe += [] if applied is None else _recipe_lines(applied)
-            trained = config if applied is None else applied.config
-            learner = policy, given
-            for finding in _examine(
-                subject, config, play_steps, learner, trained=trained, probes=probes
-            ):
-                findings.append(finding)  # noqa: PERF402  # those before an error count
-        except PlayError as error:
-            findings.append(_unplayable(error.check, error))
+            with closing(subject):
+                config, lines = _with_recipe(config, subject)
+                recipe += lines
+                for finding in _examine(subject, config, play_steps, learner):
+                    findings.append(finding)  # noqa: PERF402  # those before an error count
         except (SpaceError, EnvError) as error:
-            findings.append(_unplayable("play", error))
+            findings.append(_refused("play", error, "training would stop here"))
     return Report(subject.name, tuple(findings), tuple(recipe))
 
 
-def _applied_recipe(subject: Subject, env: Any, config: TrainingConfig) -> Applied | None:
-    """The recipe that training would follow."""
-    about = config.trainer.curriculum
-    facts = env_facts(subject.one_vec_env(), env, about.env_kwargs, about.wrappers)
-    num_envs = subject.num_envs or config.trainer.rollout.num_envs
-    return with_recipe(config, dataclasses.replace(facts, rows=facts.rows * num_envs))
+@dataclasses.dataclass(frozen=True)
+class _Learner:
+    """What is to learn in the environment."""
+
+    policy: nn.Module | None
+    losses: list[CustomLoss]
+    probes: bool
+    """Whether copies of it are trained."""
 
 
-def _recipe_lines(applied: Applied) -> list[str]:
-    """The recipe, and what it would set."""
+def _with_recipe(config: TrainingConfig, subject: Subject) -> tuple[TrainingConfig, list[str]]:
+    """The settings that training would have, and in words those of a recipe."""
+    if subject.num_envs is not None:
+        config = apply_settings(config, {"trainer.rollout.num_envs": subject.num_envs})
+    num_envs = config.trainer.rollout.num_envs
+    applied = recipe_of(config, subject.vec_env, subject.env, num_envs=num_envs)
+    if applied is None:
+        return config, []
     values = [f"{path}={value} ({applied.reason(path)})" for path, value in applied.values.items()]
-    return [applied.describe(), *values]
+    return applied.config, [applied.describe(), *values]
 
 
-def _unplayable(check: str, error: MettaError) -> Finding:
+def _refused(check: str, error: MettaError, consequence: str) -> Finding:
+    """What metta itself refuses, with its own words."""
     found, _, cure = str(error).partition("; ")
-    return Finding(
-        check, "fault", found, "training would stop here", cure or "mend the environment there"
-    )
+    return Finding(check, "fault", found, consequence, cure or "repair it there")
 
 
 def _examine(
-    subject: Subject,
-    config: TrainingConfig,
-    play_steps: int,
-    learner: tuple[nn.Module | None, list[CustomLoss]],
-    *,
-    trained: TrainingConfig,
-    probes: bool,
+    subject: Subject, config: TrainingConfig, play_steps: int, learner: _Learner
 ) -> Iterator[Finding]:
-    """All findings, in the order of the report; an error of the environment ends them.
-
-    `trained` has the settings that training would take: those given, and those of the recipe.
-    """
-    player = subject.new_player(None)
+    """All findings, in the order of the report; an error of the environment ends them."""
+    inspector = ReplyInspector(subject.new_gym_env()) if subject.is_gym else None
+    player = subject.new_player() if inspector is None else GymPlayer(inspector)
     shown = (_described(space) for space in (player.observation_space, player.action_space))
     yield Finding("spaces", "ok", " -> ".join(shown))
-    inspector = None
-    if isinstance(player, RawPlayer):
-        inspector = player.inspector = ReplyInspector(player.env)
     try:
         recording = record(player, play_steps, _SEED)
     finally:
@@ -146,11 +143,11 @@ def _examine(
             yield from inspector.findings()
     yield from check_observations(recording, config.agent)
     yield from check_rewards(recording, config.agent)
-    yield from check_endings(recording, subject.time_limit)
+    yield from check_endings(recording, None if inspector is None else time_limit_of(inspector))
     yield from check_final_observations(recording)
-    yield from _repeated(subject, player)
+    yield from _repeated(subject)
     yield from check_speed(recording, config)
-    yield from _examine_learner(subject, recording, config, learner, trained=trained, probes=probes)
+    yield from _examine_learner(subject.vec_env, recording, config, learner)
 
 
 def _described(space: spaces.Space[Any]) -> str:
@@ -161,52 +158,37 @@ def _described(space: spaces.Space[Any]) -> str:
     return text if len(text) <= _SPACE_WIDTH else f"{text[:_SPACE_WIDTH]}..."
 
 
-def _repeated(subject: Subject, player: Player) -> Iterator[Finding]:
-    if isinstance(player, RawPlayer):
-        player.inspector = None
+def _repeated(subject: Subject) -> Iterator[Finding]:
     is_seeded = True
-    one, two = (subject.new_player(None) if subject.is_fresh else player for _ in range(2))
-    for finding in check_seeding(one, two):
+    one = subject.new_player()
+    for finding in check_seeding(one, one if subject.is_given else subject.new_player()):
         is_seeded = is_seeded and finding.severity == "ok"
         yield finding
     if is_seeded:
-        yield from check_actions(player)
-        yield from check_masks(player)
+        yield from check_actions(one)
+        yield from check_masks(one)
 
 
 def _examine_learner(
-    subject: Subject,
-    recording: Recording,
-    config: TrainingConfig,
-    learner: tuple[nn.Module | None, list[CustomLoss]],
-    *,
-    trained: TrainingConfig,
-    probes: bool,
+    vec_env: VecEnv, recording: Recording, config: TrainingConfig, learner: _Learner
 ) -> Iterator[Finding]:
     """Settings, network and losses."""
-    given, losses = learner
-    vec_env, player = subject.one_vec_env(), recording.player
+    player = recording.player
     yield from check_restore(vec_env)
     try:
-        policy = _copied_policy(given, player, config)
+        policy = _copied_policy(learner.policy, player, config)
     except PolicyError as error:
-        found, _, cure = str(error).partition("; ")
-        yield Finding("network", "fault", found, "training would not begin", cure)
+        yield _refused("network", error, "training would not begin")
         return
-    if subject.num_envs is not None:
-        count = {"trainer.rollout.num_envs": subject.num_envs}
-        config, trained = apply_settings(config, count), apply_settings(trained, count)
-    yield from check_memory(trained, vec_env, policy)
-    yield from check_batch(trained, vec_env.num_rows, policy)
+    yield from check_memory(config, vec_env, policy)
+    yield from check_batch(config, vec_env.num_rows, policy)
     yield from check_action_bounds(player.action_space, policy)
     choices = _choices(recording)
-    if not len(next(iter(choices.values()))):
-        return
     is_sound = True
     for finding in check_wiring(policy, _tensors(choices, policy)):
         is_sound = is_sound and finding.severity != "fault"
         yield finding
-    if not probes:
+    if not learner.probes:
         return
     if not is_sound:
         yield Finding("probes", "note", "not run: the network has a fault", cure="repair it first")
@@ -217,7 +199,9 @@ def _examine_learner(
         {key: leaf[:2] for key, leaf in choices.items()},
         player.mask_size,
     )
-    yield from run_probes(Patient(given, losses, config, where, policy.is_recurrent))
+    yield from run_probes(
+        Patient(learner.policy, learner.losses, config, where, policy.is_recurrent)
+    )
 
 
 def _copied_policy(given: nn.Module | None, player: Player, config: TrainingConfig) -> Policy:
@@ -233,7 +217,7 @@ def _copied_policy(given: nn.Module | None, player: Player, config: TrainingConf
 
 
 def _choices(recording: Recording) -> Leaves:
-    """A few finite observations, the two that differ most in front: ``[n, ...]`` per leaf."""
+    """A few observations, the two that differ most in front: ``[n, ...]`` per leaf."""
     generator = np.random.default_rng(_SEED)
     number = recording.num_steps
     chosen = generator.choice(number, min(number, _MAX_CHOICES), replace=False)
@@ -243,10 +227,6 @@ def _choices(recording: Recording) -> Leaves:
         for leaf in recording.player.obs_spec.leaves
     }
     vectors = flat(leaves)
-    is_finite = np.isfinite(vectors).all(1)
-    leaves, vectors = {key: leaf[is_finite] for key, leaf in leaves.items()}, vectors[is_finite]
-    if not len(vectors):
-        return leaves
     squares = np.square(vectors).sum(1)
     distances = squares[:, None] + squares[None] - 2 * vectors @ vectors.T
     pair = np.unravel_index(int(distances.argmax()), distances.shape)

@@ -3,13 +3,22 @@
 from collections import Counter
 from collections.abc import Iterator
 
+import gymnasium
 import numpy as np
+from gymnasium.wrappers import TimeLimit
 
 from metta.doctor.recording import Ending, Recording, flat
-from metta.doctor.report import Finding
+from metta.doctor.report import Finding, verdict
+from metta.envs.rows.row_spec import GymEnv
 from metta.train.train_config import AgentConfig
 
-__all__ = ["check_endings", "check_final_observations", "check_observations", "check_rewards"]
+__all__ = [
+    "check_endings",
+    "check_final_observations",
+    "check_observations",
+    "check_rewards",
+    "time_limit_of",
+]
 
 _LARGE_OBSERVATION = 1e3
 _LARGE_REWARD = 1e4
@@ -23,20 +32,10 @@ _FEW = 0.3
 
 
 def check_observations(recording: Recording, agent: AgentConfig) -> Iterator[Finding]:
-    """Finite, of a usable scale, and not always the same."""
+    """Of a usable scale, and not always the same."""
     is_constant = True
     for leaf in recording.player.obs_spec.leaves:
         values = recording.leaf(leaf.key)
-        if leaf.dtype.kind == "f" and not np.isfinite(values).all():
-            bad = ~np.isfinite(values.reshape(len(values), -1)).all(1)
-            yield Finding(
-                "finite numbers",
-                "fault",
-                f"observation {leaf.key!r} is NaN or infinite in {bad.sum()} of {len(bad)} steps",
-                "no policy can learn from it: training stops with an EnvError where it meets one",
-                "find the division or logarithm behind it, or clip the observation in a wrapper",
-            )
-            continue
         is_constant = is_constant and bool((values == values[:1]).all())
         if leaf.kind == "box" and not leaf.is_image:
             yield from _scale(leaf.key, values.astype(np.float64), agent)
@@ -53,31 +52,19 @@ def check_observations(recording: Recording, agent: AgentConfig) -> Iterator[Fin
 def _scale(key: str, values: np.ndarray, agent: AgentConfig) -> Iterator[Finding]:
     largest, spread = float(np.abs(values).max()), float(values.std())
     shown = f"observation {key!r} reaches {largest:.3g} (deviation {spread:.3g})"
-    if largest > _LARGE_OBSERVATION and not agent.normalize_observations:
-        yield Finding(
-            "observation scale",
-            "warning",
-            shown,
-            "networks begin with weights for inputs of about 1; larger ones saturate them",
-            "set normalize_observations=true, or scale the observation in a wrapper",
-        )
-    else:
-        yield Finding("observation scale", "ok", shown)
+    is_large = largest > _LARGE_OBSERVATION and not agent.normalize_observations
+    yield verdict(
+        "observation scale",
+        "warning" if is_large else "ok",
+        shown,
+        "networks begin with weights for inputs of about 1; larger ones saturate them",
+        "set normalize_observations=true, or scale the observation in a wrapper",
+    )
 
 
 def check_rewards(recording: Recording, agent: AgentConfig) -> Iterator[Finding]:
-    """Finite, and of a usable scale."""
+    """Of a usable scale."""
     rewards = recording.rewards
-    if not np.isfinite(rewards).all():
-        bad = int((~np.isfinite(rewards)).sum())
-        yield Finding(
-            "finite numbers",
-            "fault",
-            f"the reward is NaN or infinite in {bad} of {len(rewards)} steps",
-            "no policy can learn from it: training stops with an EnvError where it meets one",
-            "find the division or logarithm behind it",
-        )
-        return
     low, high = float(rewards.min(initial=0.0)), float(rewards.max(initial=0.0))
     largest = max(-low, high)
     shown = f"rewards from {low:.4g} to {high:.4g}"
@@ -109,6 +96,16 @@ def check_rewards(recording: Recording, agent: AgentConfig) -> Iterator[Finding]
         yield Finding("reward scale", "ok", shown)
 
 
+def time_limit_of(env: GymEnv) -> int | None:
+    """Steps after which a wrapper of gymnasium cuts episodes."""
+    limits, current = [], env
+    while isinstance(current, gymnasium.Wrapper):
+        if isinstance(current, TimeLimit):
+            limits.append(int(current._max_episode_steps))
+        current = current.env
+    return min(limits, default=None)
+
+
 def check_endings(recording: Recording, time_limit: int | None) -> Iterator[Finding]:
     """Episodes end, and terminal states are told apart from time limits."""
     endings = recording.endings
@@ -121,7 +118,7 @@ def check_endings(recording: Recording, time_limit: int | None) -> Iterator[Find
         f"{len(endings)} episodes of {lengths[0]} to {lengths[-1]} steps (median "
         f"{lengths[len(lengths) // 2]}), {len(endings) - cut} terminated and {cut} truncated"
     )
-    reason = _merged_because(recording, time_limit)
+    reason = _merged_because(recording)
     if reason:
         yield Finding(
             "terminated and truncated",
@@ -129,8 +126,8 @@ def check_endings(recording: Recording, time_limit: int | None) -> Iterator[Find
             f"{shown}: {reason}",
             "a time limit that is reported as terminated teaches that the state where it strikes is worth "
             "nothing; metta bootstraps its value if it is reported as truncated",
-            "return terminated=False, truncated=True where only the time is up, or leave the limit to "
-            "gymnasium.wrappers.TimeLimit",
+            "return terminated=False, truncated=True where only the time is up, or leave the limit to the "
+            "setting wrappers=[TimeLimit(N)]",
         )
     else:
         yield Finding("episodes", "ok", shown)
@@ -148,13 +145,13 @@ def _endless(recording: Recording, time_limit: int | None) -> Finding:
         "episodes",
         "warning",
         f"no episode ended in {steps} steps of random actions",
-        "without ends there are no returns to show, and no resets to learn from other beginnings",
-        "truncate episodes with gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000), or check the "
-        "condition that should end them",
+        "if they need not end, evaluation waits for them, there are no returns to show, and no resets to "
+        "learn from other beginnings",
+        "cut them: wrappers=[TimeLimit(1000)]; or check the condition that should end them",
     )
 
 
-def _merged_because(recording: Recording, time_limit: int | None) -> str:
+def _merged_because(recording: Recording) -> str:
     """Why the two flags seem to be one; empty if they do not."""
     endings = recording.endings
     both = sum(ending.terminated and ending.truncated for ending in endings)
@@ -165,10 +162,6 @@ def _merged_because(recording: Recording, time_limit: int | None) -> str:
     counts = Counter(ending.length for ending in endings)
     longest = max(counts)
     at_limit = [ending for ending in endings if ending.length == longest]
-    if longest == time_limit and len(at_limit) > 1:
-        return (
-            f"{len(at_limit)} terminated at {longest} steps, the time limit, and none was truncated"
-        )
     needed = 2 if longest % _ROUND == 0 else 3
     nearby = max((counts[length] for length in range(longest - 5, longest)), default=0)
     if longest < _SHORTEST_LIMIT or len(at_limit) < needed or len(at_limit) <= 2 * nearby:
@@ -196,9 +189,9 @@ def _end_is_visible(recording: Recording, endings: list[Ending]) -> bool:
 def check_final_observations(recording: Recording) -> Iterator[Finding]:
     """Where an episode is cut, its last observation is its own, not the next one's first."""
     cut = [e for e in recording.endings if e.truncated and not e.terminated and e.final is not None]
-    if len(cut) < 2 or not np.isfinite(recording.vectors).all():
+    if len(cut) < 2:
         return
-    if _are_of_the_next(recording, cut) or _look_like_starts(recording, cut):
+    if _look_like_starts(recording, cut):
         yield Finding(
             "final observation",
             "fault",
@@ -219,26 +212,10 @@ def _final(ending: Ending) -> np.ndarray:
     return np.asarray(flat({key: leaf[None] for key, leaf in ending.final.items()})[0])
 
 
-def _are_of_the_next(recording: Recording, cut: list[Ending]) -> bool:
-    """Whether each equals what its row sees next, and observations are not equal all the time."""
-    vectors = recording.vectors
-    is_next = [np.array_equal(_final(e), vectors[e.step + 1, e.row]) for e in cut]
-    needed = _needed_endings(recording)
-    return len(cut) >= needed and all(is_next) and _share_of_starts(recording) < 0.5
-
-
 def _needed_endings(recording: Recording) -> int:
     """More where every episode begins alike: an episode may end there by chance."""
     firsts = recording.vectors[recording.starts]
     return _MIN_COMPARED if (firsts != firsts[:1]).any() else 4 * _MIN_COMPARED
-
-
-def _share_of_starts(recording: Recording) -> float:
-    """How often an observation inside an episode equals a first one."""
-    vectors, starts = recording.vectors, recording.starts
-    firsts = {vector.tobytes() for vector in vectors[starts]}
-    inside = vectors[~starts]
-    return float(np.mean([vector.tobytes() in firsts for vector in inside])) if len(inside) else 1.0
 
 
 def _look_like_starts(recording: Recording, cut: list[Ending]) -> bool:

@@ -139,7 +139,7 @@ def _run(task: ProbeTask, patient: Patient, learning_rate: float) -> _Outcome:
             copy.deepcopy(patient.policy),
             env,
             config=_probe_config(patient.config, learning_rate),
-            recipe="none",  # a probe looks at the network and the losses, not at defaults
+            recipe="none",  # the settings are whole, and a probe is another environment
             custom_losses=copy.deepcopy(list(patient.losses)),
         )
         try:

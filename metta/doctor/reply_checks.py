@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from metta.doctor.report import Finding, Severity
 from metta.envs.rows.action_masks import mask_layout_of
 from metta.envs.rows.row_spec import GymEnv
+from metta.nested import leaves
 from metta.spaces import MASK_KEY, obs_spec_of
 
 __all__ = ["ReplyInspector"]
@@ -21,14 +23,16 @@ _OTHER_MASK_NAMES = (
 )  # fmt: skip
 """Under these names other libraries look for masks; metta reads `action_mask` only."""
 _METHOD = "action_masks"
+_RESET_VALUES, _STEP_VALUES = 2, 5
 _TOLERANCE = 1e-5
 _FLOAT32_DIGITS = 1e-6
 
 
-class ReplyInspector:
-    """Counts what does not fit, and keeps the first example of each kind."""
+class ReplyInspector(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Lets everything pass, counts what does not fit, and keeps the first example of each kind."""
 
     def __init__(self, env: GymEnv) -> None:
+        super().__init__(env)
         self._space = env.observation_space
         self._has_mask = obs_spec_of(self._space).mask_path is not None
         layout = mask_layout_of(env.action_space)
@@ -43,29 +47,42 @@ class ReplyInspector:
         self._num_changed = 0
         self._odd_flags: set[str] = set()
 
-    def saw_step(self, reward: Any, terminated: Any, truncated: Any) -> None:
-        """Look at the numbers of a step."""
-        del reward  # players refuse what is not a number
-        for flag in (terminated, truncated):
-            if not isinstance(flag, bool | np.bool_):
-                self._odd_flags.add(type(flag).__name__)
+    def __str__(self) -> str:
+        return str(self.env)  # errors name the user's own
 
-    def saw(self, observation: Any, info: dict[str, Any]) -> None:
+    def reset(self, **options: Any) -> Any:
+        """Begin an episode; a reply of another form is for others to refuse."""
+        replied: Any = self.env.reset(**options)
+        if isinstance(replied, tuple) and len(replied) == _RESET_VALUES:
+            self._look(*replied)
+        return replied
+
+    def step(self, action: Any) -> Any:
+        """Take an action."""
+        replied: Any = self.env.step(action)
+        if isinstance(replied, tuple) and len(replied) == _STEP_VALUES:
+            observation, _, *flags, info = replied
+            odd = [flag for flag in flags if not isinstance(flag, bool | np.bool_)]
+            self._odd_flags |= {type(flag).__name__ for flag in odd}
+            self._look(observation, info)
+        return replied
+
+    def _look(self, observation: Any, info: Any) -> None:
         """Look at an observation, and at the one before: it must not have changed since."""
         self._count += 1
         self._num_changed += any(not _same(kept, copy) for kept, copy in self._held)
-        self._held = [(leaf, leaf.copy()) for leaf in _arrays(observation)]
+        arrays = [leaf for _, leaf in leaves(observation) if isinstance(leaf, np.ndarray)]
+        self._held = [(leaf, leaf.copy()) for leaf in arrays]
         for number, (leaf, _) in enumerate(self._held):
             if leaf.dtype == np.float64:
                 low, high = self._ranges.get(number, (leaf, leaf))
                 self._ranges[number] = np.fmin(low, leaf), np.fmax(high, leaf)
-        for kind, example in set(_misfits(self._space, observation, "")):
+        for kind, example in dict(_misfits(self._space, observation, "")).items():
             self._misfits[kind] += 1
             self._examples.setdefault(kind, example)
-        if not self._has_mask:
+        if not self._has_mask and isinstance(info, dict):
             self._has_mask = MASK_KEY in info
-            if not self._other_mask:
-                self._other_mask = self._mask_in(info, "info")
+            self._other_mask = self._other_mask or self._mask_in(info, "info")
 
     def findings(self) -> Iterator[Finding]:
         """The verdicts."""
@@ -144,10 +161,9 @@ class ReplyInspector:
         if callable(getattr(env.unwrapped, _METHOD, None)):
             return f"the method {_METHOD}()"
         if isinstance(self._space, spaces.Dict):
-            samples = {
-                key: np.zeros(space.shape or ()) for key, space in self._space.spaces.items()
-            }
-            return self._mask_in(samples, "the observation")
+            parts = self._space.spaces.items()
+            shapes = {key: np.empty(part.shape or ()) for key, part in parts}
+            return self._mask_in(shapes, "the observation")
         return ""
 
     def _mask_in(self, entries: dict[str, Any], where: str) -> str:
@@ -162,20 +178,8 @@ class ReplyInspector:
         return ""
 
 
-def _arrays(observation: Any) -> Iterator[np.ndarray]:
-    if isinstance(observation, np.ndarray):
-        yield observation
-    elif isinstance(observation, dict):
-        for part in observation.values():
-            yield from _arrays(part)
-    elif isinstance(observation, tuple):
-        for part in observation:
-            yield from _arrays(part)
-
-
 def _same(kept: np.ndarray, copy: np.ndarray) -> bool:
-    is_float = kept.dtype.kind == "f"
-    return bool(np.array_equal(kept, copy, equal_nan=is_float))
+    return bool(np.array_equal(kept, copy, equal_nan=kept.dtype.kind == "f"))
 
 
 def _misfits(space: spaces.Space[Any], value: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-__all__ = ["SEVERITIES", "Finding", "Report", "Severity"]
+__all__ = ["Finding", "Report", "Severity", "verdict"]
 
 Severity = Literal["ok", "note", "warning", "fault"]
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """From harmless to harmful: a `note` is worth knowing, a `warning` will probably hurt, a `fault` will."""
 
 
@@ -24,6 +23,11 @@ class Finding:
     """Why that is so, or why it hurts; empty if nothing is wrong."""
     cure: str = ""
     """What to change; empty if there is nothing to change."""
+
+
+def verdict(name: str, severity: Severity, found: str, cause: str, cure: str) -> Finding:
+    """A finding with cause and cure, unless it is ok."""
+    return Finding(name, severity, found, *(("", "") if severity == "ok" else (cause, cure)))
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ class Report:
         return f"{self.env}: {' and '.join(parts)} in {len(self.findings)} checks"
 
     def __str__(self) -> str:
-        return "\n".join([*_lines(self.findings), *_recipe_lines(self.recipe), self.verdict()])
+        recipe = [f"{'recipe':<8} {line}" for line in self.recipe]
+        return "\n".join([*_lines(self.findings), *recipe, self.verdict()])
 
 
 def _lines(findings: Iterable[Finding]) -> Iterable[str]:
@@ -82,7 +87,3 @@ def _lines(findings: Iterable[Finding]) -> Iterable[str]:
             yield f"{'':<8}   cause: {finding.cause}"
         if finding.cure:
             yield f"{'':<8}   cure:  {finding.cure}"
-
-
-def _recipe_lines(recipe: Iterable[str]) -> list[str]:
-    return [f"{'recipe':<8} {line}" for line in recipe]

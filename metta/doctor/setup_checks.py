@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from metta.agent.policy import Policy
 from metta.doctor.recording import Recording
-from metta.doctor.report import Finding
+from metta.doctor.report import Finding, verdict
 from metta.envs.vec_env import VecEnv, find_support
 from metta.errors import ConfigError
 from metta.rl.collect.buffer_size import buffer_bytes
@@ -27,14 +27,12 @@ _NARROW, _WIDE = 0.05, 20.0
 def check_restore(vec_env: VecEnv) -> Iterator[Finding]:
     """How a resumed run gets its environments back."""
     support = find_support(vec_env)
-    is_lost = support.restore_class == "boundary"
-    yield Finding(
+    yield verdict(
         "restore class",
-        "note" if is_lost else "ok",
+        "note" if support.restore_class == "boundary" else "ok",
         support.describe(),
-        cure="give the environment get_state() and set_state(state), or obey seeds"
-        if is_lost
-        else "",
+        "",
+        "give the environment get_state() and set_state(state), or obey seeds",
     )
 
 
@@ -43,12 +41,13 @@ def check_speed(recording: Recording, config: TrainingConfig) -> Iterator[Findin
     speed = recording.num_steps / max(recording.seconds, 1e-9)
     total = config.trainer.total_timesteps
     is_slow = speed < _SLOW_STEPS_PER_SECOND and not config.trainer.rollout.num_workers
-    yield Finding(
+    yield verdict(
         "throughput",
         "note" if is_slow else "ok",
         f"{speed:,.0f} agent steps per second in one process; stepping alone takes "
         f"{_duration(total / speed)} for {total:,} steps",
-        cure="step environments in several processes: num_workers=4" if is_slow else "",
+        "",
+        "step environments in several processes: num_workers=4",
     )
 
 
@@ -66,13 +65,14 @@ def check_memory(config: TrainingConfig, vec_env: VecEnv, policy: Policy) -> Ite
         f"a rollout of {rollout.num_envs} environments x {rollout.horizon} steps takes "
         f"{needed / 1e6:,.1f} MB of {available / 1e6:,.0f} MB"
     )
-    if needed <= _LARGE_SHARE * available:
-        yield Finding("memory", "ok", shown)
-        return
     fits = max(1, int(rollout.num_envs * _LARGE_SHARE * available / needed))
-    yield Finding(
+    yield verdict(
         "memory",
-        "fault" if needed > _TOO_LARGE_SHARE * available else "warning",
+        "fault"
+        if needed > _TOO_LARGE_SHARE * available
+        else "warning"
+        if needed > _LARGE_SHARE * available
+        else "ok",
         shown,
         "all observations of a rollout are kept until it is learned from",
         f"use fewer environments (num_envs={fits}), a shorter horizon or smaller observations",
@@ -82,7 +82,8 @@ def check_memory(config: TrainingConfig, vec_env: VecEnv, policy: Policy) -> Ite
 def check_batch(config: TrainingConfig, rows_per_env: int, policy: Policy) -> Iterator[Finding]:
     """Batch arithmetic, and step sizes far from all that is known to work."""
     rollout, ppo = config.trainer.rollout, config.trainer.ppo
-    rows = rollout.num_envs * rows_per_env
+    learners = max(1, round(rows_per_env * config.trainer.self_play.learner_share))
+    rows = rollout.num_envs * learners
     batch = rows * rollout.horizon
     segment = min(rollout.bptt_horizon, rollout.horizon) if policy.is_recurrent else 1
     try:
@@ -100,16 +101,13 @@ def check_batch(config: TrainingConfig, rows_per_env: int, policy: Policy) -> It
         f"{batch:,} steps per rollout, {len(sizes)} minibatches of {smallest} x "
         f"{ppo.update_epochs} passes"
     )
-    if smallest < _SMALL_MINIBATCH:
-        yield Finding(
-            "batch",
-            "warning",
-            shown,
-            "advantages are normalised inside each minibatch, and so few samples make noise of them",
-            "use more environments (num_envs), a longer horizon or fewer minibatches (num_minibatches)",
-        )
-    else:
-        yield Finding("batch", "ok", shown)
+    yield verdict(
+        "batch",
+        "warning" if smallest < _SMALL_MINIBATCH else "ok",
+        shown,
+        "advantages are normalised inside each minibatch, and so few samples make noise of them",
+        "use more environments (num_envs), a longer horizon or fewer minibatches (num_minibatches)",
+    )
     rate = config.trainer.optimizer.learning_rate
     if config.trainer.optimizer.name != "sgd" and not _SLOW_LEARNING < rate < _FAST_LEARNING:
         yield Finding(
@@ -132,13 +130,10 @@ def check_action_bounds(space: spaces.Space, policy: Policy) -> Iterator[Finding
         return
     low, high = float(finite.min()) / deviation, float(finite.max()) / deviation
     shown = f"half-widths of {finite.min():.3g} to {finite.max():.3g}, drawn with deviation {deviation:.3g}"
-    if low < _NARROW or high > _WIDE:
-        yield Finding(
-            "action bounds",
-            "warning",
-            shown,
-            "samples are clipped at the bounds almost always, or never come near them",
-            "rescale actions to -1..1 (gymnasium.wrappers.RescaleAction), or set squash=true",
-        )
-    else:
-        yield Finding("action bounds", "ok", shown)
+    yield verdict(
+        "action bounds",
+        "warning" if low < _NARROW or high > _WIDE else "ok",
+        shown,
+        "samples are clipped at the bounds almost always, or never come near them",
+        "set wrappers=[RescaleAction(-1, 1)], or squash=true",
+    )

@@ -1,6 +1,7 @@
 """Checks of a network by one pass forward and back: gradients, rows, and what it forgets."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from metta.doctor.report import Finding
 
 __all__ = ["check_wiring"]
 
-_TOLERANCE = 1e-3
+_CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
 
 
 def check_wiring(policy: Policy, obs: Obs) -> Iterator[Finding]:
@@ -56,10 +57,11 @@ def _has_gradient(number: Tensor, wanted: Sequence[Tensor]) -> bool:
 @torch.no_grad()
 def _check_rows(policy: Policy, obs: Obs) -> Iterator[Finding]:
     with evaluating(policy):
-        together = policy(obs, None, _starts(obs)).dist_params[:, :1]
+        together = policy(obs, None, _starts(obs))
         first = {key: leaf[:, :1] for key, leaf in obs.items()}
-        alone = policy(first, None, _starts(first)).dist_params
-    if not torch.allclose(together, alone, rtol=_TOLERANCE, atol=_TOLERANCE):
+        alone = policy(first, None, _starts(first))
+    pairs = [(together.dist_params, alone.dist_params), (together.value, alone.value)]
+    if not all(torch.allclose(many[:, :1], one, **_CLOSE) for many, one in pairs):
         yield Finding(
             "rows",
             "fault",
@@ -78,7 +80,7 @@ def _check_forgetting(policy: Policy, obs: Obs) -> Iterator[Finding]:
         fresh = policy(obs, state, _starts(obs)).dist_params
         begun = policy(obs, other, _starts(obs)).dist_params
         going_on = policy(obs, other, ~_starts(obs)).dist_params
-    if not torch.allclose(fresh, begun, rtol=_TOLERANCE, atol=_TOLERANCE):
+    if not torch.allclose(fresh, begun, **_CLOSE):
         yield Finding(
             "recurrent state",
             "fault",

@@ -27,7 +27,7 @@ from metta.envs.cartpole import CartPoleVecEnv
 from metta.envs.families.atari import make_atari
 from metta.envs.families.envpool import EnvPoolEnv, is_envpool_id, require_envpool
 from metta.envs.families.minigrid import with_codes
-from metta.envs.families.packages import ATARI, MINIGRID, find_spec, is_of
+from metta.envs.families.packages import ATARI, MINIGRID, find_spec, is_of, load_box2d
 from metta.envs.grid import TASKS, GridVecEnv, GridWorldConfig
 from metta.envs.rows.env_api import (
     is_aec_env,
@@ -106,6 +106,7 @@ def _make_registered(spec: EnvSpec, **kwargs: Any) -> GymEnv:
     """An environment that gymnasium knows, prepared as its family needs it."""
     if is_of(spec, ATARI):
         return make_atari(spec, **kwargs)
+    load_box2d(spec)
     env = gymnasium.make(spec, disable_env_checker=True, **kwargs)
     return with_codes(env) if is_of(spec, MINIGRID) else env
 

@@ -42,7 +42,14 @@ from metta.train.machine import require_memory
 from metta.train.train_config import RolloutConfig
 from metta.train.wrappers import checked_wrappers
 
-__all__ = ["EnvLike", "configured_vec_env", "make_vec_env", "row_bytes", "row_seeds"]
+__all__ = [
+    "EnvLike",
+    "configured_vec_env",
+    "exists_already",
+    "make_vec_env",
+    "row_bytes",
+    "row_seeds",
+]
 
 EnvLike = (
     str
@@ -131,7 +138,7 @@ def _ungrouped(
         _refuse_wrappers("a gymnasium VectorEnv", wrappers)
         _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
         return GymnasiumVecEnv(env)
-    if isinstance(env, gymnasium.Env) or _has_agents(env):
+    if exists_already(env):
         _refuse_options(f"the {type(env).__name__} given", kwargs, num_workers, num_groups)
         one = as_gym_env(env, wrappers)  # once: a second wrapper would not be another environment
         return _with_agents(SerialVecEnv([lambda: one]))
@@ -170,8 +177,10 @@ def _with_agents(made: SerialVecEnv | MultiprocessVecEnv) -> VecEnv:
     return AgentsVecEnv(made) if isinstance(made.observation_space, AgentsSpace) else made
 
 
-def _has_agents(env: Any) -> bool:
-    """Whether this is an environment of PettingZoo that exists, not the class of one."""
+def exists_already(env: Any) -> bool:
+    """Whether this is an environment, which stays its owner's to close, and not what makes one."""
+    if isinstance(env, gymnasium.Env | VectorEnv | VecEnv):
+        return True
     return not isinstance(env, type) and (is_parallel_env(env) or is_aec_env(env))
 
 
@@ -346,7 +355,7 @@ def _tasked_factories(
     """For each row a factory of one environment that plays all tasks."""
     tables = []
     for task in tasks:
-        if len(tasks) > 1 and isinstance(task.env, gymnasium.Env | VectorEnv | VecEnv):
+        if len(tasks) > 1 and exists_already(task.env):
             raise ConfigError(
                 f"task {task.name!r} is an environment that exists already; of several tasks each needs "
                 "an id or a factory, because environments are made when they are first played"

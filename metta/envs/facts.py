@@ -1,23 +1,47 @@
 """What an environment is, as recipes see it: read from its spaces, and for grids from a short probe."""
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 
 from metta.curriculum import Task
-from metta.envs.factory import make_vec_env, row_seeds
+from metta.envs.factory import exists_already, make_vec_env, row_seeds
+from metta.envs.restore.global_generators import global_generators_kept
+from metta.envs.rows.action_masks import draw_action
 from metta.envs.vec_env import VecEnv, agents_per_env
 from metta.spaces import MIN_IMAGE_PIXELS, ObsLeaf
-from metta.train.recipes import EnvFacts, ObservationKind
+from metta.train.recipes import Applied, EnvFacts, ObservationKind, lacks_choices, with_recipe
+from metta.train.train_config import TrainingConfig
 
-__all__ = ["env_facts"]
+__all__ = ["env_facts", "recipe_of"]
 
 _PROBE_STEPS = 128
 _PROBE_SEED = 1
+
+
+def recipe_of(
+    config: TrainingConfig,
+    vec_env: VecEnv,
+    env: Any,
+    *,
+    num_envs: int = 1,
+    frozen: Mapping[str, Any] = MappingProxyType({}),
+) -> Applied | None:
+    """The recipe of a run on `num_envs` times this environment, which was made of `env`.
+
+    None if nothing is left to set. `frozen` are values of an earlier recipe, which stay.
+    """
+    if not lacks_choices(config):
+        return None
+    about = config.trainer.curriculum
+    facts = env_facts(vec_env, env, about.env_kwargs, about.wrappers)
+    return with_recipe(config, dataclasses.replace(facts, rows=facts.rows * num_envs), frozen)
 
 
 def env_facts(
@@ -65,8 +89,8 @@ def _largest_code(vec_env: VecEnv, env: Any, options: dict[str, Any]) -> int:
     """The largest number of uint8 grids: as declared, or as seen where 255 only means a byte."""
     images = [leaf for leaf in vec_env.obs_spec.leaves if leaf.is_image]
     declared = max((_declared(vec_env.observation_space, leaf) for leaf in images), default=1)
-    is_made_here = isinstance(env, str | Task) or (callable(env) and not isinstance(env, VectorEnv))
-    if declared < 255 or not is_made_here:
+    env = env[0] if isinstance(env, list | tuple) and env else env
+    if declared < 255 or env is None or exists_already(env.env if isinstance(env, Task) else env):
         return declared
     return _seen(env, options, [leaf.key for leaf in images])
 
@@ -79,17 +103,14 @@ def _declared(space: spaces.Space[Any], leaf: ObsLeaf) -> int:
 
 
 def _seen(env: Any, options: dict[str, Any], keys: list[str]) -> int:
-    probe = make_vec_env(env, **options)
-    try:
+    generator, largest = np.random.default_rng(_PROBE_SEED), 1
+    with global_generators_kept(), closing(make_vec_env(env, **options)) as probe:
         obs = probe.obs_spec.zeros(probe.num_rows)
-        probe.reset(row_seeds(_PROBE_SEED, probe.num_rows), obs)
-        probe.action_space.seed(_PROBE_SEED)
-        largest = 1
+        result = probe.reset(row_seeds(_PROBE_SEED, probe.num_rows), obs)
         for _ in range(_PROBE_STEPS):
             largest = max(largest, *(int(obs[key].max()) for key in keys))
-            actions = np.stack([probe.action_space.sample() for _ in range(probe.num_rows)])
-            probe.send(0, actions)
-            probe.recv(0, obs)
-        return largest
-    finally:
-        probe.close()
+            masks = [None] * probe.num_rows if result.action_mask is None else result.action_mask
+            actions = [draw_action(probe.action_space, mask, generator) for mask in masks]
+            probe.send(0, np.stack(actions))
+            result = probe.recv(0, obs)
+    return largest

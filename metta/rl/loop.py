@@ -258,7 +258,7 @@ def warn_when_silent(state: TrainerState, num_episodes: int) -> None:
     if num_episodes == 0 and state.agent_step >= _SILENT_STEPS:
         warnings.warn(
             f"no episode ended in {state.agent_step:,} steps, so there is no return to "
-            "report; does the environment need a time limit (max_episode_steps)?",
+            "report; if episodes need not end, cut them: wrappers=[TimeLimit(1000)]",
             MettaWarning,
             stacklevel=3,
         )

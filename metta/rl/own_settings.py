@@ -9,7 +9,7 @@ from metta.rl.call_arguments import checked_folder, named_policy, require_env, r
 from metta.train.settings import apply_settings, leaf_at, paths_set_by, setting_values
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
-__all__ = ["checked_parts"]
+__all__ = ["checked_parts", "whole_config"]
 
 _OFF = (None, False, 0, "off")
 _RUN = 'Trainer(config, run_dir="runs/first") and `metta train` do'

@@ -7,17 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
 from metta.envs.env_ids import name_of
-from metta.envs.factory import configured_vec_env
-from metta.envs.vec_env import VecEnv
+from metta.envs.factory import configured_vec_env, exists_already
 from metta.errors import CheckpointError, ConfigError, MettaWarning
 from metta.rl.call_arguments import (
     checked_hooks,
@@ -127,7 +124,7 @@ class PPOTrainer(FamiliarCalls):
                 self.load()
                 self._continue_calls()
         except BaseException:
-            if not isinstance(env, gymnasium.Env | VectorEnv | VecEnv):  # made here, closed here
+            if not exists_already(env):  # made here, closed here
                 self.env.close()
             raise
 

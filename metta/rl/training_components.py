@@ -11,7 +11,7 @@ from torch import nn
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
 from metta.envs.factory import make_vec_env, row_bytes
-from metta.envs.facts import env_facts
+from metta.envs.facts import recipe_of
 from metta.envs.vec_env import VecEnv, agents_per_env
 from metta.errors import ConfigError, PolicyError
 from metta.rl.collect.buffer import RolloutBuffer
@@ -38,7 +38,7 @@ from metta.stateful import NamedState, Stateful, StateRegistry
 from metta.train.batch_sizing import BatchPlan, check_minibatch_size
 from metta.train.changes import plain_settings
 from metta.train.machine import plan_config
-from metta.train.recipes import Applied, lacks_choices, with_recipe
+from metta.train.recipes import Applied
 from metta.train.settings import given_paths
 from metta.train.train_config import TrainerConfig, TrainingConfig
 
@@ -276,11 +276,7 @@ def follow_recipe(
 
     `env` is what `vec_env` was made of. `frozen` are values of an earlier recipe, which stay.
     """
-    if not lacks_choices(config):
-        return None
-    about = config.trainer.curriculum
-    facts = env_facts(vec_env, env, about.env_kwargs, about.wrappers)
-    applied = with_recipe(config, facts, frozen or {})
+    applied = recipe_of(config, vec_env, env, frozen=frozen or {})
     if applied is not None:
         announcer(config.trainer)(applied.describe())
     return applied

@@ -120,6 +120,11 @@ class EpisodeLedger:
         """Episodes that are still to end."""
         return int((~self._is_finished).sum())
 
+    @property
+    def longest_unfinished(self) -> int:
+        """Steps of the longest episode that is still to end."""
+        return int(self._lengths[~self._is_finished].max(initial=0))
+
     def _start(self, env: int) -> None:
         """Give an environment the next episode, or none if enough have started."""
         counts = self._next_episode < len(self._lengths)

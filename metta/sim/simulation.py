@@ -1,6 +1,7 @@
 """Policy + environment -> scores of whole episodes."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -13,12 +14,16 @@ from metta.agent.policy_record import HasPolicy, policy_of
 from metta.envs.factory import row_seeds
 from metta.envs.restore.global_generators import global_generators_kept
 from metta.envs.vec_env import ObsArrays, StepResult, VecEnv, agents_per_env, group_slices
-from metta.errors import ConfigError, EnvError
+from metta.errors import ConfigError, EnvError, MettaWarning
 from metta.seeding import derive_seed
 from metta.sim.episode_scores import EpisodeLedger, EpisodeScores
 from metta.sim.players import Player, act_together, evaluated_agents
 
 __all__ = ["EpisodeScores", "Observer", "run_episodes"]
+
+_LONG_EPISODE = 30_000
+"""Steps; the longest games of Atari have 27,000."""
+_CUT = "cut them where the policy is trained: wrappers=[TimeLimit(1000)]"
 
 Observer = Callable[[slice, ObsArrays, np.ndarray, StepResult], None]
 """Called after each step of a group: its rows, observations, actions and the result.
@@ -72,9 +77,16 @@ def run_episodes(  # noqa: PLR0913  # what is played, then how: by name
             is_late = deadline is not None and time.monotonic() >= deadline
             if ledger.num_unfinished == 0 or is_late:
                 return ledger.scores()
+            if step == _LONG_EPISODE and ledger.longest_unfinished > _LONG_EPISODE:
+                warnings.warn(
+                    f"an episode has not ended after {step:,} steps; evaluation waits for it, up to "
+                    f"{max_steps:,} steps: if episodes need not end, {_CUT}",
+                    MettaWarning,
+                    stacklevel=2,
+                )
     raise EnvError(
         f"{ledger.num_unfinished} of {num_episodes} episodes had not ended after {max_steps:,} steps; "
-        "give the environment a time limit, or raise max_steps"
+        f"{_CUT}, or raise max_steps"
     )
 
 

@@ -114,8 +114,8 @@ def _played(
     )
     if not len(scores.returns):
         raise EnvError(
-            f"no episode of {name!r} ended within max_seconds={config.max_seconds}; raise it, or give the "
-            "environment a time limit"
+            f"no episode of {name!r} ended within max_seconds={config.max_seconds}; raise it, or cut "
+            "episodes where the policy is trained: wrappers=[TimeLimit(1000)]"
         )
     if scores.num_missing:
         warnings.warn(

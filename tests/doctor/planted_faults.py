@@ -203,6 +203,38 @@ class RaisesLater(Walk):
         return 0.0
 
 
+class FailsToClose(Walk):
+    def close(self) -> None:
+        raise OSError("no socket to close")
+
+
+class RandomMask(Walk):
+    """Its mask does not follow from the seed; what it shows does."""
+
+    def reply(self, over: bool, late: bool) -> Any:
+        return *super().reply(over, late)[:4], {"action_mask": self.drawn()}
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**kwargs)[0], {"action_mask": self.drawn()}
+
+    def drawn(self) -> np.ndarray:
+        mask = np.zeros(2, bool)
+        mask[np.random.default_rng().integers(2)] = True
+        return mask
+
+
+class TwoNarrowLeaves(Walk):
+    """Both entries leave their bounds in each step."""
+
+    observation_space = spaces.Dict(
+        {name: spaces.Box(-1e-3, 1e-3, (1,), np.float32) for name in ("place", "steps")}
+    )
+
+    def observe(self) -> Any:
+        place, steps = ([1 + abs(self.place)], [1 + self.steps])
+        return {"place": np.array(place, np.float32), "steps": np.array(steps, np.float32)}
+
+
 class WideActions(DeadDimension):
     action_space = spaces.Box(-1e4, 1e4, (1,), np.float32)
 
@@ -283,6 +315,11 @@ class MixedRows(Network):
         return self.actor(obs - obs.mean(0)), self.critic(obs)
 
 
+class MixedCritic(Network):
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.actor(obs), self.critic(obs - obs.mean(0))
+
+
 class TooManyLogits(Network):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(obs).repeat(1, 2), self.critic(obs)
@@ -306,3 +343,81 @@ def idle_loss(rewards: Tensor) -> Tensor:
 def sound_loss(entropy: Tensor) -> Tensor:
     """A small entropy bonus."""
     return -0.01 * entropy.mean()
+
+
+class NoisyReward(Walk):
+    """Only what it pays does not follow from the seed."""
+
+    def reward(self) -> float:
+        return float(np.random.default_rng().random())
+
+
+class TinyReward(Walk):
+    def reward(self) -> float:
+        return 1e-6
+
+
+class Clock(Walk):
+    """Always 20 steps, which it shows: the end is a rule of the task."""
+
+    observation_space = spaces.Box(-3.0, 30.0, (2,), np.float32)
+
+    def observe(self) -> Any:
+        return np.array([self.place, self.steps], np.float32)
+
+    def reply(self, over: bool, late: bool) -> Any:
+        return self.observe(), self.reward(), self.steps >= 20, False, {}
+
+
+class RandomLength(Walk):
+    """16 to 20 steps, by chance: the longest are not cut."""
+
+    def begin(self) -> tuple[float, float]:
+        self.length = int(self.np_random.integers(16, 21))
+        return super().begin()
+
+    def reply(self, over: bool, late: bool) -> Any:
+        return self.observe(), self.reward(), self.steps >= self.length, False, {}
+
+
+class NumbersAsFlags(Walk):
+    def reply(self, over: bool, late: bool) -> Any:
+        return self.observe(), self.reward(), int(over), int(late), {}
+
+
+class NarrowActions(DeadDimension):
+    action_space = spaces.Box(-1e-3, 1e-3, (1,), np.float32)
+
+    def push(self, action: Any) -> float:
+        return 1e3 * float(action[0])
+
+
+class Masked(Walk):
+    """A sound mask; `forbidden` says what else is done with illegal actions."""
+
+    action_space = spaces.Discrete(3)
+    mask = np.array([True, True, False])
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**kwargs)[0], {"action_mask": self.mask}
+
+    def reply(self, over: bool, late: bool) -> Any:
+        return *super().reply(over, late)[:4], {"action_mask": self.mask}
+
+
+class Refuses(Masked):
+    def step(self, action: Any) -> Any:
+        if not self.mask[int(action)]:
+            raise ValueError("an illegal move")
+        return super().step(action)
+
+
+class ForbidsNothing(Masked):
+    mask = np.ones(3, bool)
+
+
+class Stateless(Lstm):
+    """Never reads its state."""
+
+    def kept(self, state: Tensor, starts: Tensor) -> Tensor:
+        return 0 * state

@@ -24,6 +24,7 @@ GOOD: dict[str, dict[str, Any]] = {
             "FrozenLake-v1",
             "Taxi-v4",
             "Blackjack-v1",
+            "LunarLander-v3",
             "grid/gather",
             "metta/cartpole",
             "pettingzoo:mpe2.simple_spread_v3",

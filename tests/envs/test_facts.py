@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from metta.curriculum import Task
 from metta.envs.factory import make_vec_env
 from metta.envs.facts import env_facts
 from metta.train.recipes import EnvFacts
@@ -86,3 +87,28 @@ def test_an_environment_that_exists_is_not_played_when_its_facts_are_read() -> N
     vec_env = make_vec_env(env)
     assert env_facts(vec_env, env).largest_code == 255
     assert env.steps == 0
+
+
+class _Strict(_Shown):
+    """Allows action 1 alone, and fails at any other."""
+
+    mask = np.array([False, True])
+
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0], {"action_mask": self.mask}
+
+    def step(self, action: Any) -> Any:
+        assert action == 1
+        return *super().step(action)[:4], {"action_mask": self.mask}
+
+
+def test_only_legal_actions_are_taken_when_a_grid_is_probed() -> None:
+    def make() -> Any:
+        return _Strict(_grid(255))
+
+    for env in (make, [make, make], Task(make)):
+        vec_env = make_vec_env(env)
+        try:
+            assert env_facts(vec_env, env).largest_code == 7
+        finally:
+            vec_env.close()

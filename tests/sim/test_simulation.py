@@ -245,8 +245,18 @@ def test_global_generators_are_untouched_when_episodes_are_played() -> None:
 
 
 def test_an_env_error_says_what_to_do_when_episodes_do_not_end() -> None:
-    with pytest.raises(EnvError, match=r"3 of 3 episodes had not ended after 50 steps; give the"):
+    with pytest.raises(
+        EnvError, match=r"3 of 3 episodes had not ended after 50 steps; cut them .*TimeLimit"
+    ):
         play(lambda: CountdownEnv(10**6), 3, max_steps=50)
+
+
+def test_one_line_is_said_when_an_episode_is_very_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metta.sim.simulation._LONG_EPISODE", 20)
+    with pytest.warns(MettaWarning, match=r"not ended after 20 steps.*TimeLimit\(1000\)") as said:
+        play(lambda: CountdownEnv(100), 2)
+    assert len(said) == 1
+    play(lambda: CountdownEnv(9), 8)  # many short ones take as many steps
 
 
 @pytest.mark.parametrize("num_episodes", [0, -1])

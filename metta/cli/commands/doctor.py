@@ -42,10 +42,12 @@ def run(options: argparse.Namespace) -> int:
     config = resolve_arguments(options.words).config
     import json  # these and torch load here, not for --help
 
+    from metta.curriculum import Curriculum
     from metta.doctor.doctor import check_env
 
     chosen = {} if options.play_steps is None else {"play_steps": options.play_steps}
-    report = check_env(config.env, config=config, probes=not options.no_probes, **chosen)
+    task = Curriculum(config.trainer.curriculum).task
+    report = check_env(task, config=config, probes=not options.no_probes, **chosen)
     if options.json:
         say(json.dumps(report.to_dict()))
     else:

@@ -6,6 +6,8 @@ Importing a package registers its environments, so that users need not import it
 import importlib
 import importlib.util
 import re
+import sys
+import warnings
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -13,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from metta.errors import MissingExtraError
 
-__all__ = ["ATARI", "MINIGRID", "find_spec", "is_of"]
+__all__ = ["ATARI", "MINIGRID", "find_spec", "is_of", "load_box2d"]
 
 
 class Family(NamedTuple):
@@ -30,12 +32,8 @@ class Family(NamedTuple):
 
 ATARI = Family("ale_py", "atari", r"ALE/|\w+NoFrameskip-v[04]$", "ale_py")
 MINIGRID = Family("minigrid", "minigrid", r"(MiniGrid|BabyAI)-", "minigrid.envs")
-FAMILIES = (
-    ATARI,
-    MINIGRID,
-    Family("mujoco", "mujoco", "", "gymnasium.envs.mujoco"),
-    Family("Box2D", "box2d", "", "gymnasium.envs.box2d"),
-)
+BOX2D = Family("Box2D", "box2d", "", "gymnasium.envs.box2d")
+FAMILIES = (ATARI, MINIGRID, Family("mujoco", "mujoco", "", "gymnasium.envs.mujoco"), BOX2D)
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -59,6 +57,14 @@ def is_of(spec: EnvSpec, family: Family) -> bool:
     entry: Any = spec.entry_point
     module = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
     return bool(re.match(rf"{re.escape(family.module)}\b", module))
+
+
+def load_box2d(spec: EnvSpec) -> None:
+    """Import Box2D where an environment needs it: it warns while it loads, and crashes if that raises."""
+    if is_of(spec, BOX2D) and BOX2D.package not in sys.modules:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(BOX2D.package)
 
 
 def _require(family: Family, env_id: str) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import VectorEnv
 
 from metta.agent.policy import Policy
 from metta.agent.policy_record import HasPolicy
 from metta.curriculum import Task
-from metta.envs.vec_env import VecEnv
+from metta.envs.factory import exists_already
 from metta.errors import ConfigError, MettaWarning, PolicyError
 from metta.replays.file import remove_leftovers, replay_name, save_replay
 from metta.replays.recording import record_episode
@@ -35,7 +34,7 @@ _CATEGORY = "training"
 
 def require_own_env(task: Task) -> None:
     """Refuse an environment that exists already: playing in it would disturb training there."""
-    if isinstance(task.env, gymnasium.Env | VectorEnv | VecEnv):
+    if exists_already(task.env):
         raise ConfigError(
             f"evaluation needs its own environments, but {task.name} exists already; give an id or a "
             "factory, or turn evaluation off with eval_episodes=0"

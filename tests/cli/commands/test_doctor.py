@@ -26,7 +26,7 @@ class PaysInWords(CorridorEnv):
 def test_it_ends_well_when_nothing_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "metta.envs.toy:CorridorEnv", *QUICK]) == 0
     shown = capsys.readouterr().out
-    assert "nothing wrong" in shown
+    assert "CorridorEnv: nothing wrong in" in shown
     assert "seeding" in shown
 
 

@@ -1,5 +1,7 @@
 """Ids of other packages: what is said where the package is missing."""
 
+import importlib.util
+import subprocess
 import sys
 
 import pytest
@@ -25,3 +27,18 @@ def test_the_extra_is_named_when_the_package_of_an_id_is_missing(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"{env_id} needs .*metta-rl\[{extra}\]"):
         check_env_id(env_id)
+
+
+_LANDER = """
+from metta.envs import make_vec_env
+make_vec_env("LunarLander-v3", num_envs=2, num_workers=WORKERS).close()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("Box2D") is None, reason="needs Box2D (extra box2d)")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_box2d_loads_when_warnings_are_errors(workers: int) -> None:
+    # what it warns of while it loads would crash the process
+    code = _LANDER.replace("WORKERS", str(workers))
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], check=False)
+    assert done.returncode == 0
