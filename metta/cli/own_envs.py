@@ -14,8 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from metta.errors import ConfigError, UnsafeFileError
-from metta.private_folders import private_folder
+from metta.errors import ConfigError, MettaError, UnsafeFileError
 
 __all__ = ["ENV_NAMES", "importable_env", "importable_setting", "recall_env", "remember_env"]
 
@@ -69,13 +68,17 @@ def recall_env(run: Path, env_id: str) -> None:
     module = env_id.rpartition(":")[0].partition(".")[0]
     if not module or _is_found(module):
         return
-    with contextlib.suppress(UnsafeFileError, OSError, ValueError):
-        note = json.loads(_note_of(run).read_text())
+    from metta.untrusted.json_files import read_json
+
+    with contextlib.suppress(MettaError, OSError, KeyError, TypeError):
+        note = read_json(_note_of(run))
         if note["module"] == module and _is_module_in(Path(note["folder"]), module):
             _import_from(module, note["folder"])
 
 
 def _note_of(run: Path) -> Path:
+    from metta.private_folders import private_folder  # not for --help
+
     place = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:32]
     return private_folder(_NOTES) / f"{place}.json"
 

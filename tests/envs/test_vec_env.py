@@ -20,4 +20,4 @@ def test_groups_are_refused_with_a_proposal_when_rows_do_not_divide() -> None:
 def test_a_promise_says_what_a_resumed_run_is_when_described(name: RestoreClass) -> None:
     said = RestoreSupport(name, "").describe()
     assert said.startswith(f"environments are of class {name}: a resumed run ")
-    assert RestoreSupport(name, "too big").describe() == f"{said} (too big)"
+    assert RestoreSupport(name, "too big").describe() == f"{said} (because too big)"

@@ -317,7 +317,7 @@ def test_weights_go_into_a_network_of_ones_own_when_it_is_given(tmp_path: Path) 
     states = [agent.act(np.ones(3), greedy=True) for _ in range(20)]
     assert len(set(states)) == 1  # acting is evaluation: no dropout
     assert wrapped.training
-    with pytest.raises(PolicyError, match="pass it as policy="):
+    with pytest.raises(PolicyError, match="pass policy=MyNetwork"):
         load_policy(path)
 
 

@@ -97,7 +97,7 @@ def test_a_run_says_how_it_is_resumed_when_the_environment_has_no_id(
     assert "the environment corridor was passed as an object" in capsys.readouterr().err
     assert json.loads((tmp_path / "run.json").read_text())["own_environment"] == "corridor"
     longer = small(total_timesteps=48)
-    with pytest.raises(ConfigError, match=r"environment corridor, now it is that of the settings"):
+    with pytest.raises(ConfigError, match=r"environment corridor, now it is CartPole-v1"):
         train(tmp_path, longer)
     assert train(tmp_path, longer, env=corridor).agent_steps == 48
 
