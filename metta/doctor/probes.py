@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from metta.doctor.probe_env import ProbeSpaces, ProbeTask, ProbeVecEnv
 from metta.doctor.report import Finding
+from metta.envs.rows.action_masks import mask_layout_of
 from metta.errors import ConfigError, MettaError
 from metta.rl.learn.custom_losses import CustomLoss
 from metta.rl.ppo_trainer import PPOTrainer
@@ -105,12 +105,12 @@ def _counted(updates: int) -> str:
 def _tasks_for(patient: Patient) -> Iterator[ProbeTask]:
     where = patient.spaces
     yield _VALUE
-    is_box = isinstance(where.action_space, spaces.Box)
-    if not is_box and where.upper_halves.all():  # a single action: nothing to decide
+    layout = mask_layout_of(where.action_space)
+    if layout is not None and max(layout.part_sizes) == 1:  # a single action: nothing to decide
         return
     differ = any(not np.array_equal(*cues) for cues in where.cues.values())
     if differ:
-        yield _CONTINUOUS if is_box else _ONE_STEP
+        yield _CONTINUOUS if layout is None else _ONE_STEP
         if sum(cues[0].nbytes for cues in where.cues.values()) <= _LARGE_BYTES:
             yield _DELAYED
             if patient.is_recurrent:

@@ -95,7 +95,16 @@ class MaskInMethod(Walk):
 
 class MaskUnderOtherName(Walk):
     def reply(self, over: bool, late: bool) -> Any:
-        return *super().reply(over, late)[:4], {"legal_actions": [0, 1]}
+        return *super().reply(over, late)[:4], {"legal_actions": [0]}
+
+
+class MaskInOtherEntry(Walk):
+    observation_space = spaces.Dict(
+        {"avail_actions": spaces.MultiBinary(2), "seen": Walk.observation_space}
+    )
+
+    def observe(self) -> Any:
+        return {"avail_actions": np.ones(2, np.int8), "seen": super().observe()}
 
 
 class InvertedMask(Walk):

@@ -37,6 +37,7 @@ ENVIRONMENTS: list[tuple[Any, str, str, str]] = [
     (planted.FarObservation, "observation precision", "fault", "1e+09"),
     (planted.MaskInMethod, "action mask", "fault", "action_masks"),
     (planted.MaskUnderOtherName, "action mask", "fault", "legal_actions"),
+    (planted.MaskInOtherEntry, "action mask", "fault", "the observation['avail_actions']"),
     (planted.InvertedMask, "action mask", "fault", "forbidden ones in 100%"),
     (planted.Endless, "episodes", "warning", "no episode ended"),
     (planted.DeadDimension, "actions", "warning", "3 parts, those of index 2 change"),

@@ -100,3 +100,31 @@ def test_a_constant_number_is_not_lost_when_it_is_large() -> None:
             return np.array([self.place, 1e9])
 
     assert not check_env(Far, **QUICK, normalize_observations=True).faults
+
+
+def test_actions_are_not_judged_when_seeds_are_not_obeyed() -> None:
+    report = check_env(planted.UnseededStep, **QUICK)
+    assert "actions" not in {finding.name for finding in report.findings}
+
+
+def test_nothing_is_probed_when_the_network_has_a_fault() -> None:
+    found = finding_of(planted.Walk, "probes", policy=planted.CutActor(), probes=True)
+    assert (found.severity, found.found) == ("note", "not run: the network has a fault")
+
+
+def test_only_values_are_probed_when_there_is_a_single_action() -> None:
+    class Single(planted.Walk):
+        action_space = gymnasium.spaces.Discrete(1)
+
+    report = check_env(Single, **{**QUICK, "probes": True})
+    probes = [finding for finding in report.findings if finding.name.startswith("probe")]
+    assert [(probe.name, probe.severity) for probe in probes] == [("probe: value only", "ok")]
+
+
+def test_a_free_deviation_hides_no_cut_when_actions_are_continuous() -> None:
+    class Pushed(planted.DeadDimension):
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    found = finding_of(Pushed, "gradients", policy=planted.CutActor())
+    assert found.severity == "fault"
+    assert "from the actor" in found.found
