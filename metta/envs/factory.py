@@ -149,7 +149,11 @@ def _ungrouped(
         _refuse_wrappers(f"{tasks[0].env}, which steps all environments at once in C", wrappers)
         return _in_c(tasks, _checked_count(num_envs), num_workers, num_groups)
     if len(tasks) == 1 and is_envpool_id(tasks[0].env) and not (num_workers or wrappers):
-        return _pooled(tasks[0], _checked_count(num_envs), num_groups)
+        _refuse_options("EnvPool, which steps all rows at once", {}, 0, num_groups)
+        pool = EnvPoolEnvs(
+            tasks[0].env, _checked_count(num_envs), **resolve_all(tasks[0].env_kwargs)
+        )
+        return GymnasiumVecEnv(pool)
     if tasks:
         factories = _tasked_factories(tasks, num_envs, wrappers)
     else:
@@ -164,12 +168,6 @@ def _in_c(tasks: list[Task], num_envs: int, num_workers: int, num_groups: int) -
     if any(is_grid_id(task.env) for task in tasks):
         return make_grid(_grid_tasks(tasks), num_envs, num_workers, num_groups)
     return make_cartpole(_cartpole_kwargs(tasks), num_envs, num_workers, num_groups)
-
-
-def _pooled(task: Task, num_envs: int, num_groups: int) -> VecEnv:
-    """One pool of EnvPool for all rows."""
-    _refuse_options(f"{task.env}, which steps all rows at once", {}, 0, num_groups)
-    return GymnasiumVecEnv(EnvPoolEnvs(task.env, num_envs, **resolve_all(task.env_kwargs)))
 
 
 def _with_agents(made: SerialVecEnv | MultiprocessVecEnv) -> VecEnv:
