@@ -114,8 +114,7 @@ def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers ar
         "max_worker_restarts": max_worker_restarts,
         "on_env_error": on_env_error,
     }
-    counts = num_envs, num_workers, num_groups
-    made = _ungrouped(env, kwargs, around, counts, watching)
+    made = _ungrouped(env, kwargs, around, (num_envs, num_workers, num_groups), watching)
     try:
         return _grouped(made, sizes)
     except BaseException:
@@ -132,12 +131,10 @@ def _ungrouped(
 ) -> VecEnv:
     """A vectorised environment of anything else; `watching` holds the settings of worker supervision."""
     num_envs, num_workers, num_groups = counts
-    if is_envpool(env):
-        env = EnvPoolEnvs(env)
-    if isinstance(env, VectorEnv):
+    if isinstance(env, VectorEnv) or is_envpool(env):
         _refuse_wrappers("a gymnasium VectorEnv", wrappers)
         _refuse_options("a gymnasium VectorEnv", kwargs, num_workers, num_groups)
-        return GymnasiumVecEnv(env)
+        return GymnasiumVecEnv(EnvPoolEnvs(env) if is_envpool(env) else env)
     if exists_already(env):
         _refuse_options(f"the {type(env).__name__} given", kwargs, num_workers, num_groups)
         one = as_gym_env(env, wrappers)  # once: a second wrapper would not be another environment
