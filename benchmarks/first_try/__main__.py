@@ -39,18 +39,8 @@ def run_metta(task: Task, seed: int) -> float:
     """Two commands: train on the id, play the last policy."""
     with tempfile.TemporaryDirectory() as folder:
         words = [f"total_timesteps={task.steps}", f"seed={seed}", "verbose=false"]
-        _call(
-            "metta",
-            "train",
-            task.env,
-            *words,
-            "--runs",
-            folder,
-            "--run",
-            "one",
-            "--eval-episodes",
-            "0",
-        )
+        _call("metta", "train", task.env, *words, "--runs", folder, "--run", "one",
+              "--eval-episodes", "0")  # fmt: skip
         scores = Path(folder) / "scores.json"
         _call("metta", "eval", "one:latest", "--episodes", str(EPISODES), "--seed", str(seed + 1000),
               "--runs", folder, "--json", str(scores))  # fmt: skip
@@ -160,15 +150,8 @@ def main() -> None:
             if score is None:
                 continue
             task = job.task
-            values = (
-                task.env,
-                task.family,
-                task.is_tuned,
-                task.steps,
-                job.library,
-                job.seed,
-                score,
-            )
+            about = task.env, task.family, task.is_tuned, task.steps
+            values = *about, job.library, job.seed, score
             rows.append({name: str(value) for name, value in zip(FIELDS, values, strict=True)})
             with options.out.open("w", newline="") as file:
                 writer = csv.DictWriter(file, FIELDS)

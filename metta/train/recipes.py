@@ -185,8 +185,7 @@ def recipe_for(facts: EnvFacts) -> Recipe:
         return RECIPES["images"]
     if facts.is_continuous:
         return RECIPES["continuous control"]
-    by_kind = {"codes": "codes", "states": "states"}
-    return RECIPES[by_kind.get(facts.observation, "discrete control")]
+    return RECIPES[facts.observation if facts.observation != "vector" else "discrete control"]
 
 
 class Applied(NamedTuple):

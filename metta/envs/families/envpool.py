@@ -104,16 +104,12 @@ class EnvPoolEnvs(VectorEnv[Any, Any, Any]):
 
 
 class EnvPoolEnv(gymnasium.Env[Any, Any]):
-    """One environment of EnvPool, for evaluation, workers and replays."""
+    """One environment of EnvPool, for wrappers, workers and replays; it is not drawn."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  # as gymnasium declares it
-
-    def __init__(self, env_id: str, *, render_mode: str | None = None, **settings: Any) -> None:
-        drawing = {} if render_mode is None else {"render_mode": render_mode}
-        self._envs = EnvPoolEnvs(env_id, 1, num_threads=1, **drawing, **settings)
+    def __init__(self, env_id: str, **settings: Any) -> None:
+        self._envs = EnvPoolEnvs(env_id, 1, num_threads=1, **settings)
         self.observation_space = self._envs.single_observation_space
         self.action_space = self._envs.single_action_space
-        self.render_mode = render_mode
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
