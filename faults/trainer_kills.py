@@ -182,12 +182,14 @@ def marked(mark: str) -> set[int]:
 
 
 def _fork_server_of(zygote: Zygote) -> int:
-    [server] = [
-        pid
-        for pid in children_of(zygote._process.pid)
-        if b"multiprocessing.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    return server
+    deadline = time.monotonic() + _MAX_WAIT
+    while True:
+        for pid in children_of(zygote._process.pid):
+            if b"multiprocessing.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        # a process that has only just started has no arguments yet
+        assert time.monotonic() < deadline, "the zygote has no fork server"
+        time.sleep(0.005)
 
 
 def _all_pids() -> list[int]:

@@ -12,6 +12,7 @@ __all__ = [
     "EnvError",
     "EventLogError",
     "HookError",
+    "RankError",
     "InexactResumeError",
     "MettaError",
     "MettaWarning",
@@ -98,6 +99,10 @@ class DatabaseError(MettaError):
 
 class DatabaseUnavailableError(DatabaseError):
     """The database cannot be reached, or is locked; trying again later may work."""
+
+
+class RankError(MettaError):
+    """A rank of a run in several processes failed, is gone, or differs from the others; names it."""
 
 
 class HookError(MettaError):

@@ -63,6 +63,8 @@ class StateRegistry:
 
     def __init__(self, components: Iterable[Stateful] = ()) -> None:
         self._components: dict[str, Stateful] = {}
+        self.elsewhere: dict[str, dict[str, Any] | None] = {}
+        """Components that other processes hold: what they were last, or None."""
         for component in components:
             self.add(component)
 
@@ -91,15 +93,16 @@ class StateRegistry:
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """``name -> {"version": int, "state": ...}``, sharing memory with the live components."""
-        return {
+        own = {
             name: {"version": part.state_version, "state": part.state_dict()}
             for name, part in self._components.items()
         }
+        return own | {name: part for name, part in self.elsewhere.items() if part is not None}
 
     def restore(self, snapshot: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore a snapshot; every registered component must be in it, and nothing else."""
+        """Restore a snapshot: every registered component must be in it, and no other but `elsewhere`."""
         missing = sorted(self._components.keys() - snapshot.keys())
-        unknown = sorted(snapshot.keys() - self._components.keys())
+        unknown = sorted(snapshot.keys() - self._components.keys() - self.elsewhere.keys())
         if missing or unknown:
             raise StateError(
                 f"the saved state does not fit this run: missing {missing or 'nothing'}, "
@@ -121,13 +124,18 @@ class StateRegistry:
         what it learned. So are entries that a component lists in `observed`: hooks write them, and the run
         does not depend on them.
         """
-        return digest_of(
-            {
-                name: {"version": part.state_version, "state": _unobserved(part)}
-                for name, part in self._components.items()
-                if getattr(part, "in_digest", True)
-            }
-        )
+        counted = {
+            name: {"version": part.state_version, "state": _unobserved(part)}
+            for name, part in self._components.items()
+            if getattr(part, "in_digest", True)
+        }
+        kinds = {name.partition("/")[0] for name in counted}
+        others = {
+            name: part
+            for name, part in self.elsewhere.items()
+            if part is not None and name.partition("/")[0] in kinds
+        }
+        return digest_of(counted | others)
 
     def digests(self) -> dict[str, str]:
         """A digest for every component, to find the first difference."""

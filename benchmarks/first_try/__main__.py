@@ -2,8 +2,9 @@
 
 python -m benchmarks.first_try --seeds 1 2 3 --out benchmarks/first_try/results.csv
 
-Needs the extra ``bench``, and of the environments' packages those of the tasks that are run. Jobs that the
-file has already are not run again. A score is the mean return of 20 fresh episodes with sampled actions.
+Needs the extra ``bench``, and of the environments' packages those of the tasks that are run (all of them:
+``pip install -e '.[dev]' minatar flappy-bird-gymnasium opencv-python-headless``). Jobs that the file has
+already are not run again. A score is the mean return of 20 fresh episodes with sampled actions.
 """
 
 import argparse

@@ -31,10 +31,23 @@ def make_env(task: Task) -> gymnasium.Env[Any, Any]:
     return env
 
 
+def make_frames(task: Task, seed: int, *, ends_with_life: bool) -> Any:
+    """A game as the recipes of its zoo play it; the frames that the id skips would be skipped twice.
+
+    It learns from lives. It is scored by whole games, as metta is: otherwise the ball would be served for
+    it after each life.
+    """
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    rules = {"terminal_on_life_loss": ends_with_life}
+    game = make_atari_env(task.env, 1, seed, wrapper_kwargs=rules, env_kwargs={"frameskip": 1})
+    return VecFrameStack(game, 4)
+
+
 def train(task: Task, seed: int) -> Any:
     from stable_baselines3 import PPO
-    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
-    from stable_baselines3.common.vec_env import VecFrameStack
+    from stable_baselines3.common.env_util import make_vec_env
 
     env: Any
     policy = "MlpPolicy"
@@ -44,7 +57,7 @@ def train(task: Task, seed: int) -> Any:
         env = RowsVecEnv(task.env, seed)
     elif task.sb3_wrapper == "atari":
         importlib.import_module(task.needs)
-        env, policy = VecFrameStack(make_atari_env(task.env, 1, seed), 4), "CnnPolicy"
+        env, policy = make_frames(task, seed, ends_with_life=True), "CnnPolicy"
     else:
         env = make_vec_env(lambda: make_env(task), 1, seed)
     model = PPO(policy, env, seed=seed, device="cpu")
@@ -53,9 +66,8 @@ def train(task: Task, seed: int) -> Any:
 
 
 def play(model: Any, task: Task, seed: int) -> list[float]:
-    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
-    from stable_baselines3.common.vec_env import VecFrameStack
 
     env: Any
     if task.sb3_wrapper == "rows":
@@ -63,7 +75,7 @@ def play(model: Any, task: Task, seed: int) -> list[float]:
 
         return RowsVecEnv(task.env, seed + 1000).play(model, EPISODES)
     if task.sb3_wrapper == "atari":
-        env = VecFrameStack(make_atari_env(task.env, 1, seed + 1000), 4)
+        env = make_frames(task, seed + 1000, ends_with_life=False)
     else:
         env = make_vec_env(lambda: make_env(task), 1, seed + 1000)
     returns, _ = evaluate_policy(

@@ -1,21 +1,25 @@
 """Running moments as part of a policy: saved, loaded and exported with its weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from metta.ops.running_moments import Moments, batch_moments, merge, variance
+from metta.ops.running_moments import Moments, batch_moments, merge, pack, unpack, variance
+from metta.ops.trees import tree_reduce
 from metta.spaces import ObsSpec
 
-__all__ = ["MAX_DEVIATIONS", "ObsNormalizer", "ReturnNormalizer", "RunningNormalizer"]
+__all__ = ["MAX_DEVIATIONS", "ObsNormalizer", "Reduce", "ReturnNormalizer", "RunningNormalizer"]
 
 MAX_DEVIATIONS = 100.0
 """How far from the mean a value may count, in deviations of at least 1; farther ones are moved there."""
 _MAX_FIRST_ROWS = 4096
 _EPSILON = 1e-8
 _EXACT = ("count", "mean", "m2")
+
+Reduce = Callable[[Sequence[Tensor], Callable[[Tensor, Tensor], Tensor]], Tensor]
+"""Combines one tensor of each shard."""
 
 
 class RunningNormalizer(nn.Module):
@@ -40,17 +44,34 @@ class RunningNormalizer(nn.Module):
         self.register_buffer("shift", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
 
-    @torch.no_grad()
     def update(self, values: Tensor, weights: Tensor) -> int:
         """Add values ``[B, ...]``; rows with weight 0 do not count. Returns how many were bounded."""
-        seen = Moments(self.count, self.mean, self.m2)
-        rows, num_bounded = self._bounded(values.double(), weights)
-        total = merge(seen, batch_moments(rows, weights.double()))
+        return self.update_from([(values, weights)])
+
+    @torch.no_grad()
+    def update_from(
+        self, shards: Sequence[tuple[Tensor, Tensor]], reduce: Reduce = tree_reduce
+    ) -> int:
+        """Add values and weights of several shards, which `reduce` puts together in their order."""
+        found = reduce([self._packed(*shard) for shard in shards], self._merged)
+        moments = unpack(found[1:], self.mean.shape)
+        total = merge(Moments(self.count, self.mean, self.m2), moments)
         self.count.copy_(total.count)
         self.mean.copy_(total.mean)
         self.m2.copy_(total.m2)
         self._publish()
-        return num_bounded
+        return int(found[0])
+
+    def _packed(self, values: Tensor, weights: Tensor) -> Tensor:
+        """Of one shard: how many values were bounded, and the moments, in one vector."""
+        rows, num_bounded = self._bounded(values.double(), weights)
+        moments = pack(batch_moments(rows, weights.double()))
+        return torch.cat([moments.new_tensor([num_bounded]), moments])
+
+    def _merged(self, left: Tensor, right: Tensor) -> Tensor:
+        shape = self.mean.shape
+        moments = pack(merge(unpack(left[1:], shape), unpack(right[1:], shape)))
+        return torch.cat([left[:1] + right[:1], moments])
 
     def _bounded(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, int]:
         """The rows themselves, unless some of them are too far away."""
@@ -125,7 +146,13 @@ class ObsNormalizer(nn.Module):
 
     def update(self, key: str, values: Tensor, weights: Tensor) -> int:
         """Add one leaf ``[B, ...]``; returns how many values were bounded."""
-        return self.leaf(key).update(values, weights) if key in self._numbers else 0
+        return self.update_from(key, [(values, weights)])
+
+    def update_from(
+        self, key: str, shards: Sequence[tuple[Tensor, Tensor]], reduce: Reduce = tree_reduce
+    ) -> int:
+        """Add one leaf ``[B, ...]`` of each shard; returns how many values were bounded."""
+        return self.leaf(key).update_from(shards, reduce) if key in self._numbers else 0
 
     @property
     def keys(self) -> tuple[str, ...]:

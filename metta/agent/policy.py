@@ -12,10 +12,11 @@ from metta.agent.actions.action_spec import ActionSpec, action_spec_of
 from metta.agent.actions.gaussian import BoxSpec
 from metta.agent.evaluation_mode import evaluating
 from metta.agent.module_output import read_output, require_shapes
-from metta.agent.normalizers import ObsNormalizer, ReturnNormalizer
+from metta.agent.normalizers import ObsNormalizer, Reduce, ReturnNormalizer
 from metta.agent.output import Obs, PolicyOutput, State
 from metta.agent.recurrent_module import RecurrentModule, is_recurrent_module
 from metta.errors import PolicyError
+from metta.ops.trees import tree_reduce
 from metta.spaces import ObsSpec, obs_spec_of
 from metta.stateful import digest_of
 from metta.train.train_config import AgentConfig
@@ -146,22 +147,29 @@ class Policy(nn.Module):
         return PolicyOutput(params, value, state, extras)
 
     @torch.no_grad()
-    def update_normalizers(self, rollout: Mapping[str, Tensor]) -> dict[str, int]:
+    def update_normalizers(
+        self, *rollouts: Mapping[str, Tensor], reduce: Reduce = tree_reduce
+    ) -> dict[str, int]:
         """Add a rollout's observations to their normalisers; call it after learning, never before.
 
-        `rollout` holds columns ``[T, N, ...]`` as `PPOTrainer.collect_rollouts` returns them. Returns
-        how many values of each column lay too far from all others and were bounded.
+        A rollout holds columns ``[T, N, ...]`` as `PPOTrainer.collect_rollouts` returns them. Several are
+        the shards of one, which `reduce` puts together. Returns how many values of each column lay too far
+        from all others and were bounded.
         """
         bounded: dict[str, int] = {}
-        weights = rollout["valid"].flatten()
         if self.obs_normalizer is not None:
             for leaf in self.obs_spec.leaves:
                 column = "observations" if self.obs_spec.is_plain else f"observations/{leaf.key}"
-                rows = rollout[column].flatten(0, 1)
-                bounded[column] = self.obs_normalizer.update(leaf.key, rows, weights)
+                shards = [
+                    (rollout[column].flatten(0, 1), rollout["valid"].flatten())
+                    for rollout in rollouts
+                ]
+                bounded[column] = self.obs_normalizer.update_from(leaf.key, shards, reduce)
         return bounded
 
-    def update_value_scale(self, rollout: Mapping[str, Tensor]) -> dict[str, int]:
+    def update_value_scale(
+        self, *rollouts: Mapping[str, Tensor], reduce: Reduce = tree_reduce
+    ) -> dict[str, int]:
         """Add a rollout's returns to their normaliser; call it before learning, never after.
 
         What is learned then is in the new units. After learning, a new scale would move every value that
@@ -169,8 +177,10 @@ class Policy(nn.Module):
         """
         if self.return_normalizer is None:
             return {}
-        returns, weights = rollout["returns"].flatten(), rollout["valid"].flatten()
-        return {"returns": self.return_normalizer.update(returns, weights)}
+        shards = [
+            (rollout["returns"].flatten(), rollout["valid"].flatten()) for rollout in rollouts
+        ]
+        return {"returns": self.return_normalizer.update_from(shards, reduce)}
 
     def architecture_hash(self) -> str:
         """Digest of the layers, of the state's shapes and dtypes, and of the spaces: not of values."""

@@ -13,11 +13,13 @@ from metta.cli.commands.resume import place_of, resume_command
 from metta.cli.final_replay import record_final_replay
 from metta.cli.own_envs import remember_env
 from metta.cli.plot import draw_learning_curve
+from metta.cli.start_ranks import start_ranks
 from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError
 from metta.loggers.number_text import shown_number
 from metta.replays.file import list_replays
 from metta.rl.components.trainer import Trainer
+from metta.rl.ranks import launched_ranks
 from metta.runs.learning_curve import read_learning_curve
 from metta.secrets import scrub
 from metta.sim.statistics import estimate, mean_of_means
@@ -35,6 +37,9 @@ MAX_QUICK_BYTES = 32 * 2**20
 
 def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
     """Train in a new folder below `output`, or in that of `run`, in which training may continue."""
+    start_ranks(resolved.config.trainer.system)
+    if launched_ranks()[0] > 0:
+        return _follow(resolved.config)
     folder = new_run_dir(output, resolved.config) if run is None else output / run
     return train_in(folder, resolved.config, resolved.provenance(), allow_inexact=allow_inexact)
 
@@ -56,6 +61,9 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
     was learned. If the folder holds a checkpoint, training continues from there; `changes` is that of
     `RunSession`.
     """
+    start_ranks(config.trainer.system)
+    if launched_ranks()[0] > 0:
+        return _follow(config, policy)
     run = RunDirectory(folder)
     remember_env(folder, config.env)
     given = {"checkpoint_dir": checkpoint_dir, "replay_dir": replay_dir}
@@ -92,11 +100,23 @@ def train_in(  # noqa: PLR0913  # all but the first three by name
         raise
     finally:
         trainer.cleanup()
-    # once the goal is reached, a signal only stops evaluations in the background
-    is_done = trainer.state.agent_step >= config.trainer.total_timesteps
-    is_done = is_done and not trainer.state.owes_scores
-    stop_signal = None if is_done else trainer.stop_signal
+    stop_signal = _stop_signal_of(trainer)
     _report(trainer, run, config.env, again, is_stopped=stop_signal is not None)
+    return 0 if stop_signal is None else 128 + stop_signal
+
+
+def _stop_signal_of(trainer: Trainer) -> int | None:
+    """The signal that stopped a run; once its goal is reached, one stops evaluations only."""
+    state = trainer.state
+    is_done = state.agent_step >= trainer.config.total_timesteps and not state.owes_scores
+    return None if is_done else trainer.stop_signal
+
+
+def _follow(config: TrainingConfig, policy: Policy | None = None) -> int:
+    """Train as a rank that is not the first: without a folder, and without a word."""
+    with Trainer(config, None, policy) as trainer:
+        trainer.train()
+    stop_signal = _stop_signal_of(trainer)
     return 0 if stop_signal is None else 128 + stop_signal
 
 

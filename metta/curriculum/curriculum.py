@@ -27,7 +27,7 @@ class Curriculum:
     """
 
     state_name = "curriculum"
-    state_version = 1
+    state_version = 2
 
     def __init__(self, config: CurriculumConfig | None = None, *, env: Any = None) -> None:
         self.config = config or CurriculumConfig()
@@ -38,7 +38,6 @@ class Curriculum:
         """Unique names of the tasks."""
         self._given = _given_weights(self.config, self.names)
         self.scores = ScoreTable(len(self.tasks), self.config.score_smoothing)
-        self.num_draws = 0
 
     @property
     def task(self) -> Task:
@@ -71,7 +70,6 @@ class Curriculum:
 
     def draw(self, generator: np.random.Generator) -> int:
         """The index of the next task."""
-        self.num_draws += 1
         if self.is_single:
             return 0
         bounds = np.cumsum(self.probabilities)
@@ -101,8 +99,8 @@ class Curriculum:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Scores, draws, and the names that they belong to."""
-        return {"names": self.names, "num_draws": self.num_draws, **self.scores.state_dict()}
+        """Scores, and the names that they belong to."""
+        return {"names": self.names, **self.scores.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; `StateError` if the tasks differ."""
@@ -112,7 +110,6 @@ class Curriculum:
                 f"{self.names[:8]}; continue with the tasks of the run"
             )
         self.scores.load_state_dict(state)
-        self.num_draws = int(state["num_draws"])
 
 
 def _with_id(config: CurriculumConfig, env_id: str) -> CurriculumConfig:

@@ -180,7 +180,7 @@ def _end_is_visible(recording: Recording, endings: list[Ending]) -> bool:
     last = np.zeros(vectors.shape[:2], np.bool_)
     for ending in endings:
         last[ending.step, ending.row] = True
-    before, others = vectors[last], vectors[~last]
+    before, others = vectors[last], vectors[recording.acted & ~last]
     above = before.min(0) > others.max(0)
     below = before.max(0) < others.min(0)
     return bool((above | below).any())
@@ -224,7 +224,8 @@ def _look_like_starts(recording: Recording, cut: list[Ending]) -> bool:
     scale = vectors.reshape(-1, vectors.shape[-1]).std(0)
     scale = np.where(scale > 0, scale, 1.0)
     firsts = vectors[starts][:_MAX_COMPARED] / scale
-    inside = vectors[~starts][:: max(1, (~starts).sum() // _MAX_COMPARED)] / scale
+    within = recording.acted & ~starts
+    inside = vectors[within][:: max(1, within.sum() // _MAX_COMPARED)] / scale
     finals = np.stack([_final(ending) for ending in cut]) / scale
     if len(firsts) < _MIN_COMPARED or len(finals) < _needed_endings(recording) or not len(inside):
         return False

@@ -42,6 +42,9 @@ class Stepped(Seen):
     terminated: np.ndarray
     truncated: np.ndarray
     valid: np.ndarray
+    """``[N]`` bool: the row's action was taken."""
+    starts: np.ndarray
+    """``[N]`` bool: what is seen now is the first observation of an episode."""
     finals: dict[int, Leaves]
     """Row -> last observation of the episode that was cut there, if it is known."""
 
@@ -134,9 +137,9 @@ def _merged(observations: list[Leaves], results: list[StepResult]) -> Stepped:
     """One step of several groups of equal size."""
     obs = {key: np.concatenate([one[key] for one in observations]) for key in observations[0]}
     masks = [result.action_mask for result in results if result.action_mask is not None]
-    rewards, terminated, truncated, valid = (
+    rewards, terminated, truncated, valid, starts = (
         np.concatenate([getattr(result, name) for result in results])
-        for name in ("rewards", "terminated", "truncated", "valid")
+        for name in ("rewards", "terminated", "truncated", "valid", "starts")
     )
     finals: dict[int, Leaves] = {}
     for group, result in enumerate(results):
@@ -147,7 +150,8 @@ def _merged(observations: list[Leaves], results: list[StepResult]) -> Stepped:
             last = {key: leaf[place].copy() for key, leaf in result.final.obs.items()}
             finals[first + row] = last
     mask = np.concatenate(masks) if masks else None
-    return Stepped(obs, mask, rewards.astype(np.float64), terminated, truncated, valid, finals)
+    rewards = rewards.astype(np.float64)
+    return Stepped(obs, mask, rewards, terminated, truncated, valid, starts, finals)
 
 
 def _copied(mask: np.ndarray | None) -> np.ndarray | None:

@@ -63,11 +63,17 @@ class Recording:
         return np.stack([flat(seen.obs) for seen in self.seen])
 
     @functools.cached_property
+    def acted(self) -> np.ndarray:
+        """``[T + 1, N]`` bool: the row acted on what it saw; not after its end, nor before it joins."""
+        last = np.zeros((1, self.player.num_rows), np.bool_)
+        return np.concatenate([*(stepped.valid[None] for stepped in self.steps), last])
+
+    @functools.cached_property
     def starts(self) -> np.ndarray:
-        """``[T + 1, N]`` bool: the observation is the first of an episode."""
+        """``[T + 1, N]`` bool: the observation is the first of an episode, and was acted on."""
         first = np.ones((1, self.player.num_rows), np.bool_)
-        ended = [stepped.ended[None] for stepped in self.steps]
-        return np.concatenate([first, *ended])
+        begun = np.concatenate([first, *(stepped.starts[None] for stepped in self.steps)])
+        return np.asarray(begun & self.acted)
 
 
 def flat(obs: Leaves) -> np.ndarray:

@@ -2,20 +2,16 @@
 
 import dataclasses
 import functools
-import tracemalloc
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from metta.curriculum import Task
 from metta.envs.agents.agent_groups import GroupedVecEnv, split_agent_groups
 from metta.envs.agents.agents_env import AgentsSpace, is_parallel_env
 from metta.envs.agents.agents_vec_env import AgentsVecEnv
-from metta.envs.backends.clipped_rewards import ClippedRewards
 from metta.envs.backends.gymnasium_vector import GymnasiumVecEnv
 from metta.envs.backends.multiprocess import MultiprocessVecEnv
 from metta.envs.backends.serial import SerialVecEnv
@@ -28,27 +24,24 @@ from metta.envs.env_ids import (
     make_cartpole,
     make_grid,
 )
-from metta.envs.families.atari import learns_clipped
 from metta.envs.families.envpool import EnvPoolEnvs, is_envpool, is_envpool_id
 from metta.envs.rows.env_api import is_aec_env, what_it_is
 from metta.envs.rows.row_spec import EnvFactory, GymEnv, short_seed
 from metta.envs.rows.tasked_env import TaskedEnv
 from metta.envs.vec_env import VecEnv
 from metta.envs.workers.supervision import OnEnvError
-from metta.errors import ConfigError, EnvError, MettaWarning
+from metta.errors import ConfigError, EnvError
 from metta.secrets import resolve_all
 from metta.seeding import derive_seed
-from metta.train.machine import require_memory
 from metta.train.train_config import RolloutConfig
 from metta.train.wrappers import checked_wrappers
 
 __all__ = [
     "EnvLike",
-    "configured_vec_env",
     "exists_already",
     "make_vec_env",
-    "row_bytes",
     "row_seeds",
+    "tasks_of",
 ]
 
 EnvLike = (
@@ -64,10 +57,6 @@ EnvLike = (
 
 _DEFAULTS = RolloutConfig()
 _NUM_SEEDS = 1 << 31
-_ROW_NUMBERS_BYTES = 64
-"""Rewards, flags, values and the like of one row and step, rounded up."""
-_MANY_ENVS = 4096
-_PROBED_ENVS = 8
 
 
 def make_vec_env(  # noqa: PLR0913  # what and how many, then how its workers are watched: by name
@@ -139,7 +128,7 @@ def _ungrouped(
         _refuse_options(f"the {type(env).__name__} given", kwargs, num_workers, num_groups)
         one = as_gym_env(env, wrappers)  # once: a second wrapper would not be another environment
         return _with_agents(SerialVecEnv([lambda: one]))
-    tasks = _tasks_of(env, kwargs)
+    tasks = tasks_of(env, kwargs)
     if num_workers < 0:
         raise ConfigError(f"num_workers={num_workers}; use 0 to step in this process, or more")
     if any(is_grid_id(task.env) or is_cartpole_id(task.env) for task in tasks):
@@ -228,74 +217,11 @@ def _without_wrappers(env: Any, wrappers: Sequence[Any]) -> tuple[Any, tuple[str
 
 def _without_task(env: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """What one task plays, if that is neither an id nor a factory; everything else as it is."""
-    tasks = _tasks_of(env, kwargs)
+    tasks = tasks_of(env, kwargs)
     own = tasks[0].env if len(tasks) == 1 else None
     if own is None or isinstance(own, str) or callable(own):
         return env, kwargs
     return own, tasks[0].env_kwargs
-
-
-def configured_vec_env(
-    env: EnvLike,
-    rollout: RolloutConfig,
-    env_kwargs: dict[str, Any] | None = None,
-    wrappers: Sequence[Any] = (),
-) -> VecEnv:
-    """The environment that a configuration asks for, to learn from; refused if memory is too small."""
-    _require_room(env, rollout, {"env_kwargs": env_kwargs, "wrappers": wrappers})
-    made = make_vec_env(
-        env,
-        num_envs=rollout.num_envs,
-        num_workers=rollout.num_workers,
-        num_groups=rollout.num_groups,
-        env_kwargs=env_kwargs,
-        wrappers=wrappers,
-        step_timeout_seconds=rollout.step_timeout_seconds,
-        start_timeout_seconds=rollout.start_timeout_seconds,
-        max_worker_restarts=rollout.max_worker_restarts,
-        on_env_error=rollout.on_env_error,
-    )
-    if made.obs_spec.texts:
-        warnings.warn(
-            f"{', '.join(map(repr, made.obs_spec.texts))} in the observation is text, which is left out: "
-            "the policy does not see it (give its meaning as numbers if it matters)",
-            MettaWarning,
-            stacklevel=2,
-        )
-    tasks = _tasks_of(env, env_kwargs or {})
-    is_clipped = tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks)
-    return ClippedRewards(made) if is_clipped else made
-
-
-def _require_room(env: Any, rollout: RolloutConfig, options: dict[str, Any]) -> None:
-    """Refuse many environments before they are made, by the memory that a few take."""
-    count, horizon = rollout.num_envs, rollout.horizon
-    first = env[0] if isinstance(env, list | tuple) and env else env
-    if count <= _MANY_ENVS or not (isinstance(first, str | Task) or callable(env)):
-        return
-    taken, row_size = [], 0
-    for few in (1, 1, 1 + _PROBED_ENVS):  # the first pays for what is loaded once
-        tracemalloc.start()
-        try:
-            made = make_vec_env(env, num_envs=few, **options)
-            taken.append(tracemalloc.get_traced_memory()[0])
-            row_size = row_bytes(made) * made.num_rows // few
-            made.close()
-        finally:
-            tracemalloc.stop()
-    own = max(0, taken[2] - taken[1]) // _PROBED_ENVS
-    require_memory(
-        count * (own + horizon * row_size),
-        f"num_envs={count:,} ({own:,} bytes for each environment, {horizon * row_size:,} for its "
-        f"{horizon} steps of a rollout)",
-        "lower num_envs or horizon",
-    )
-
-
-def row_bytes(env: VecEnv) -> int:
-    """What one row and step takes in a rollout: observation, mask, action and about ten numbers."""
-    actions = int(np.prod(env.action_space.shape or (1,)))
-    return env.obs_spec.nbytes + env.mask_size + 8 * actions + _ROW_NUMBERS_BYTES
 
 
 def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:
@@ -314,7 +240,7 @@ def row_seeds(seed: int, num_rows: int, rank: int = 0) -> list[int]:
     return seeds
 
 
-def _tasks_of(env: Any, kwargs: dict[str, Any]) -> list[Task]:
+def tasks_of(env: Any, kwargs: dict[str, Any]) -> list[Task]:
     """An id or a task as a list of one, a list of tasks as it is, with all arguments; else nothing."""
     if isinstance(env, str):
         return [Task(env, kwargs)]

@@ -60,7 +60,7 @@ def env_facts(
     return EnvFacts(
         observation=kind,
         is_continuous=isinstance(vec_env.action_space, spaces.Box),
-        rows=vec_env.num_rows,
+        rows=getattr(vec_env, "num_run_rows", vec_env.num_rows),
         agents=agents_per_env(vec_env),
         largest_code=_largest_code(vec_env, env, options) if kind == "codes" else 255,
         action_reach=_action_reach(vec_env.action_space),

@@ -3,12 +3,20 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from metta.ops.losses import Coefficient, log_ratios
+from metta.ops.running_moments import Moments, batch_moments
 
-__all__ = ["all_finite", "approx_kl", "clip_fraction", "explained_variance"]
+__all__ = [
+    "all_finite",
+    "approx_kl",
+    "clip_fraction",
+    "explained_by",
+    "explained_variance",
+    "value_moments",
+]
 
 
 def all_finite(values: Tensor) -> bool:
@@ -56,13 +64,22 @@ def explained_variance(
     by definition when the returns have no variance: fewer than two rows, or a standard deviation
     below the rounding of their mean. Rows of weight 0 may hold anything; NaN elsewhere gives NaN.
     """
-    shares = weights.flatten()
-    both = torch.stack([returns.flatten(), (returns - values).flatten()])  # [2, B]
-    both = both.where(shares != 0, 0.0)
-    total = shares.sum()
-    means = (both * shares).sum(1) / total.where(total > 0, 1.0)
-    spread, residual_spread = ((both - means[:, None]).square() * shares).sum(1).unbind()
-    rounding = 8.0 * torch.finfo(returns.dtype).eps * means[0]
-    has_variance = ~(spread <= total * rounding.square())  # true for NaN, so that it shows
+    found = explained_by(value_moments(values, returns, weights), returns.dtype)
+    return found.to(returns.dtype)
+
+
+def value_moments(
+    values: Float[Tensor, "*B"], returns: Float[Tensor, "*B"], weights: Float[Tensor, "*B"]
+) -> Moments:
+    """Weighted moments ``[2]`` of the returns and of what the values leave of them."""
+    both = torch.stack([returns.flatten(), (returns - values).flatten()], dim=1)
+    return batch_moments(both, weights.flatten())
+
+
+def explained_by(moments: Moments, dtype: torch.dtype) -> Float64[Tensor, ""]:
+    """`explained_variance` of `value_moments`; `dtype` is that of the returns, which were rounded to it."""
+    spread, residual_spread = moments.m2.unbind()
+    rounding = 8.0 * torch.finfo(dtype).eps * moments.mean[0]
+    has_variance = ~(spread <= moments.count * rounding.square())  # true for NaN, so that it shows
     explained = 1.0 - residual_spread / spread.where(has_variance, 1.0)
     return explained.where(has_variance, 0.0)

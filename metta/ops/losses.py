@@ -8,11 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from metta.ops.running_moments import Moments
+
 __all__ = [
     "Coefficient",
     "clipped_surrogate",
     "log_ratios",
     "normalize_advantages",
+    "normalize_by",
     "scale_advantages",
     "value_loss",
     "weighted_mean",
@@ -128,6 +131,28 @@ def normalize_advantages(
     variance = (weights * centred.square()).sum() / (num_samples - 1.0).clamp(min=1.0)
     normalized = torch.where(num_samples < 2.0, known, _scaled(centred, variance, mean, eps))
     return zero_unweighted(normalized, weights)
+
+
+def normalize_by(
+    advantages: Float[Tensor, "*B"],
+    weights: Float[Tensor, "*B"] | None,
+    moments: Moments,
+    *,
+    is_centred: bool = True,
+    eps: float = 1e-8,
+) -> Float[Tensor, "*B"]:
+    """`normalize_advantages` of a part of a batch, by the moments of all of it.
+
+    With `is_centred` false it is `scale_advantages`: the mean stays.
+    """
+    count, mean, m2 = moments
+    known = advantages if weights is None else zero_unweighted(advantages, weights)
+    if not is_centred:
+        square = m2 / count.clamp(min=1.0) + mean.square()
+        return known / (square.sqrt() + eps).to(known.dtype)
+    mean, variance = mean.to(known.dtype), (m2 / (count - 1.0).clamp(min=1.0)).to(known.dtype)
+    normalized = torch.where(count < 2.0, known, _scaled(known - mean, variance, mean, eps))
+    return normalized if weights is None else zero_unweighted(normalized, weights)
 
 
 def scale_advantages(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64, Num
 from torch import Tensor
 
-__all__ = ["Moments", "batch_moments", "merge", "variance"]
+__all__ = ["Moments", "batch_moments", "merge", "pack", "unpack", "variance"]
 
 
 class Moments(NamedTuple):
@@ -52,6 +52,17 @@ def merge(a: Moments, b: Moments) -> Moments:
     delta = b.mean - a.mean
     mean = a.mean + delta * share_of_b
     return Moments(count, mean, a.m2 + b.m2 + delta.square() * a.count * share_of_b)
+
+
+def pack(moments: Moments) -> Float64[Tensor, " V"]:
+    """Moments as one vector: count, mean, m2."""
+    return torch.cat([moments.count[None], moments.mean.ravel(), moments.m2.ravel()])
+
+
+def unpack(vector: Float64[Tensor, " V"], shape: tuple[int, ...] = ()) -> Moments:
+    """What `pack` made of moments of this shape."""
+    mean, m2 = vector[1:].view(2, *shape)
+    return Moments(vector[0], mean, m2)
 
 
 def variance(moments: Moments) -> Float64[Tensor, "*F"]:

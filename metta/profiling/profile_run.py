@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from metta.envs.backends.sharded import shards_of
 from metta.errors import ConfigError
 from metta.files import atomic_write, atomic_write_text
 from metta.loggers.monitor import children_rss_mib, peak_rss_mib
@@ -17,6 +18,7 @@ from metta.private_folders import temporary_folder
 from metta.profiling.flame_svg import flame_graph
 from metta.profiling.phase_timer import FIRST, EventEdge, PhaseTimer
 from metta.profiling.stack_sampler import StackSampler
+from metta.rl.collect.sharded_collector import collectors_of
 from metta.rl.components.trainer import Trainer
 from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
@@ -143,9 +145,10 @@ class _Session:
         self.tracer = torch.profiler.profile(activities=activities)
         self.profile: Profile | None = None
         self._first_step = 0
-        actor = self.parts.collector.actor
-        acting = [name for name in ("act", "act_into") if hasattr(actor, name)]
-        self.timer.watch(actor, acting, "inference")
+        for collector in collectors_of(self.parts.collector):
+            actor = collector.actor
+            acting = [name for name in ("act", "act_into") if hasattr(actor, name)]
+            self.timer.watch(actor, acting, "inference")
         trainer.add_hook(EventEdge(FIRST - 1, self._on_event))
         for hook in self.timer.hooks():
             trainer.add_hook(hook)
@@ -161,7 +164,8 @@ class _Session:
     def _begin_epoch(self, done: int) -> None:
         # watching an environment that steps with its actor in C would make both fall back to Python
         if done == 1 and self.timer.was_called("inference"):
-            self.timer.watch(self.parts.collector.vec_env, ("send", "recv"), "environment")
+            for env in shards_of(self.parts.vecenv):
+                self.timer.watch(env, ("send", "recv"), "environment")
         if done == self.warmup:
             self._first_step = self.parts.state.agent_step
             self.timer.begin()

@@ -144,6 +144,11 @@ def named_policy(policy: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[st
         return policy, dict(settings)
     names = {name: {"agent.name": name} for name in leaf_at("agent.name").choices} | _POLICY_NAMES
     if policy in names:
+        for path, value in names[policy].items():
+            if settings.get(path, value) != value:
+                raise ConfigError(
+                    f"{policy!r} and {path}={settings[path]!r} both set {path}; write one of them"
+                )
         return None, {**names[policy], **settings}
     raise PolicyError(
         f"there is no policy {policy!r}; give an nn.Module, a Policy, None for a default agent, or one of "

@@ -11,12 +11,12 @@ from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.agent.policy_record import PolicyRecord
 from metta.curriculum import Curriculum
+from metta.envs.configured import configured_vec_env
 from metta.envs.env_ids import name_of
-from metta.envs.factory import configured_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import MettaWarning
 from metta.rl.call_arguments import chosen_curriculum
-from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.sharded_collector import Experience
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
 from metta.rl.loop import EpochFunction, default_training_step, run_training
@@ -48,7 +48,7 @@ def create_training_components(  # noqa: PLR0913  # the first six by position, a
     ppo_config: PPOConfig | None,
     policy: nn.Module | None,
     vecenv: Any,
-    experience: RolloutBuffer | None = None,
+    experience: Experience | None = None,
     policy_store: PolicyStore | None = None,
     *,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),

@@ -1,5 +1,6 @@
 """THE loop: collect, learn, count, tell the hooks, and stop when asked."""
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -9,8 +10,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from metta.errors import MettaWarning, PolicyError, RolloutError
-from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.sharded_collector import Experience, ShardedExperience, buffers_of
 from metta.rl.hooks.registry import HookRegistry
+from metta.rl.ranks import Ranks
+from metta.rl.resume.shard_states import bring_shards
 from metta.rl.training_components import TrainingComponents
 from metta.rl.training_state import TrainerState, crossed
 from metta.stateful import NamedState, StateRegistry
@@ -29,7 +32,7 @@ __all__ = [
 ]
 
 EpochFunction = Callable[
-    [TrainerState, TrainingComponents, TrainerConfig, RolloutBuffer], dict[str, float]
+    [TrainerState, TrainingComponents, TrainerConfig, Experience], dict[str, float]
 ]
 """One epoch: collects, learns, raises `agent_step`, and returns metrics."""
 
@@ -49,7 +52,7 @@ class Collected(NamedTuple):
     """Lists with one number per episode that ended."""
     num_steps: int
     """Valid agent steps."""
-    experience: RolloutBuffer
+    experience: Experience
     """What hooks are shown."""
     data: Any
     """What the second phase learns from."""
@@ -88,13 +91,15 @@ def collect_rollout(parts: TrainingComponents) -> tuple[dict[str, list[float]], 
     with parts.plan.applied():
         rollout_stats, num_steps = parts.collector.collect()
         parts.state.stats.add_returns(rollout_stats["episode_return"])
-        columns = parts.collector.experience.columns
-        columns |= parts.ppo.compute_advantages(columns)
+        for buffer in buffers_of(parts.collector.experience):
+            buffer.columns |= parts.ppo.compute_advantages(buffer.columns)
+        if isinstance(parts.collector.experience, ShardedExperience):
+            parts.collector.experience.share(parts.ranks)
     return rollout_stats, num_steps
 
 
 def learn_from_rollout(
-    parts: TrainingComponents, data: RolloutBuffer | Mapping[str, Tensor]
+    parts: TrainingComponents, data: Experience | Mapping[str, Tensor]
 ) -> dict[str, float]:
     """The second phase: one update; returns its means."""
     with parts.plan.applied():
@@ -105,7 +110,7 @@ def default_training_step(
     state: TrainerState,
     components: TrainingComponents,
     config: TrainerConfig,
-    experience: RolloutBuffer,
+    experience: Experience,
 ) -> dict[str, float]:
     """One epoch: a rollout into `experience`, one update from it, and their counts in `state`.
 
@@ -148,19 +153,22 @@ def run_training(
     with nullcontext() if parts is None else parts.plan.applied(), _opened(hooks):
         state.checkpoint_requests.clear()  # of a training that failed
         _start(hooks)
-        for row in _epochs(state, epoch, until_step, hooks):
+        ranks = Ranks() if parts is None else parts.ranks
+        for row in _epochs(state, epoch, until_step, hooks, ranks):
             if parts is not None:
                 parts.environments.reset_before_checkpoint(state.epoch)
             if keep_history:
                 _append(history, row)
             experience = None if parts is None else parts.collector.experience
             hooks.fire("on_epoch_end", losses_stats=row, experience=experience)
+            agree(state, hooks, ranks)
             if parts is not None:
                 _close_report(state, parts, is_over=state.agent_step >= until_step)
             save_requested(state, hooks)
             if on_epoch_end is not None:
                 on_epoch_end(state, row)
         hooks.fire("on_training_end", reason=state.stop_reason or f"{until_step:,} steps are done")
+        agree(state, hooks, ranks)
         save_requested(state, hooks)
     return history
 
@@ -198,10 +206,12 @@ def _epochs(
     run_one: Callable[[TrainerState], dict[str, float]],
     until_step: int,
     hooks: HookRegistry,
+    ranks: Ranks,
 ) -> Iterator[dict[str, float]]:
     """Run epochs; yields the metrics of each with its counters."""
     num_idle = 0
-    while state.agent_step < until_step and state.stop_reason is None:
+    agree(state, hooks, ranks)
+    while state.agent_step < until_step and _agreed_stop(state, ranks) is None:
         before, epoch = state.agent_step, state.epoch
         hooks.fire("on_epoch_start")
         state.metrics = run_one(state)
@@ -232,11 +242,36 @@ def _close_report(state: TrainerState, parts: TrainingComponents, *, is_over: bo
 
     A run that a signal stops will be resumed: its next row is that of the whole interval.
     """
-    is_over = is_over or state.stop_reason is not None
+    is_over = is_over or _agreed_stop(state, parts.ranks) is not None
     is_last = is_over and "stop_signal" not in state.shared
     first, interval = state.stats.stats_epoch_start, parts.config.logging.log_interval
     if is_last or crossed(first, state.epoch, interval):
         state.stats.clear_rollout_stats(state.epoch)
+
+
+def agree(state: TrainerState, hooks: HookRegistry, ranks: Ranks) -> None:
+    """All ranks stop where one is asked to, and bring their shards together where one is to be saved.
+
+    A stop that is asked for after this is agreed on at the end of the next epoch.
+    """
+    if ranks.size == 1:
+        return
+    own = [state.stop_reason, state.shared.get("stop_signal"), bool(state.checkpoint_requests)]
+    found = [json.loads(text) for text in ranks.share(json.dumps(own).encode())]
+    reason, number = next(((r, n) for r, n, _ in found if r is not None), (None, None))
+    state.agreed_stop = reason
+    state.stop_reason = (
+        reason or state.stop_reason
+    )  # one that came meanwhile waits for the next time
+    if number is not None:
+        state.shared["stop_signal"] = number
+    if any(is_saved for *_, is_saved in found):
+        bring_shards(hooks.registry, ranks)
+
+
+def _agreed_stop(state: TrainerState, ranks: Ranks) -> str | None:
+    """Why to stop now; with several ranks, only what all of them know."""
+    return state.stop_reason if ranks.size == 1 else state.agreed_stop
 
 
 def save_requested(state: TrainerState, hooks: HookRegistry) -> None:

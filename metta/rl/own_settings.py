@@ -21,6 +21,7 @@ _IDLE = {
     "trainer.logging.csv": _LOGS,
     "trainer.logging.tensorboard": _LOGS,
     "trainer.logging.wandb.": _LOGS,
+    "trainer.system.": "it trains in one process, with the same numbers; use `metta train`",
     "trainer.checkpoint.wandb_checkpoint_interval": f"it uploads nothing; {_RUN}",
 }
 """Start of a path -> why it has no effect in `PPOTrainer`, and what has."""
@@ -47,7 +48,7 @@ def checked_parts(
     base = whole_config(config)
     whole = apply_settings(base, named)
     require_acting(whole, named, is_saved=is_saved)
-    warn_of_idle(base, is_saved=is_saved)
+    warn_of_idle(base)
     require_own_count(env, whole, named)
     return policy, whole, named
 
@@ -68,7 +69,7 @@ def whole_config(config: Any) -> TrainingConfig:
 
 def require_acting(config: TrainingConfig, settings: Mapping[str, Any], *, is_saved: bool) -> None:
     """Refuse settings of a call that would have no effect; `is_saved` where there is a checkpoint_dir."""
-    found = _idle(config, paths_set_by(settings), is_saved)
+    found = _idle(config, paths_set_by(settings), is_saved=is_saved)
     if found:
         lines = [
             f"{path}={value!r} has no effect in PPOTrainer: {why}" for path, value, why in found
@@ -76,9 +77,9 @@ def require_acting(config: TrainingConfig, settings: Mapping[str, Any], *, is_sa
         raise ConfigError("; and ".join(lines))
 
 
-def warn_of_idle(config: TrainingConfig, *, is_saved: bool) -> None:
+def warn_of_idle(config: TrainingConfig) -> None:
     """Warn of the same in a configuration, which may be shared with a run that acts on it."""
-    found = _idle(config, _changed(config) - {*_SHARED}, is_saved)
+    found = _idle(config, _changed(config) - {*_SHARED}, is_saved=True)
     if found:
         names = ", ".join(f"{path}={value!r}" for path, value, _ in found)
         warnings.warn(
@@ -88,7 +89,7 @@ def warn_of_idle(config: TrainingConfig, *, is_saved: bool) -> None:
         )
 
 
-def _idle(config: TrainingConfig, paths: set[str], is_saved: bool) -> list[tuple[str, Any, str]]:
+def _idle(config: TrainingConfig, paths: set[str], *, is_saved: bool) -> list[tuple[str, Any, str]]:
     values = setting_values(config)
     found = []
     for path in sorted(paths):

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from metta.agent.factory import as_policy
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum
+from metta.envs.configured import configured_vec_env
 from metta.envs.env_ids import name_of
-from metta.envs.factory import configured_vec_env, exists_already
+from metta.envs.factory import exists_already
 from metta.errors import CheckpointError, ConfigError, MettaWarning
 from metta.rl.call_arguments import (
     checked_hooks,
@@ -24,7 +25,6 @@ from metta.rl.call_arguments import (
     require_trainer,
     rollout_of,
 )
-from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.rollout_data import empty_rollout, is_empty_rollout, num_valid
 from metta.rl.familiar_calls import FamiliarCalls
 from metta.rl.hooks.checkpoint import CheckpointHook
@@ -45,7 +45,13 @@ from metta.rl.own_settings import checked_parts
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
 from metta.rl.saved_opponents import load_opponents
-from metta.rl.training_components import announcer, build_components, follow_recipe, resolve_batch
+from metta.rl.training_components import (
+    announcer,
+    build_components,
+    follow_recipe,
+    make_experience,
+    resolve_batch,
+)
 from metta.rollout import Rollout
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import MANIFEST_FILE, new_run_id, read_checkpoint
@@ -152,10 +158,6 @@ class PPOTrainer(FamiliarCalls):
         self._architecture = self.policy.architecture_hash()
         self._config_hash = digest_of(repr(self.config))
 
-    def _new_buffer(self, horizon: int) -> RolloutBuffer:
-        segment = self.config.trainer.rollout.bptt_horizon
-        return RolloutBuffer.for_env(self.policy, self.env, horizon, bptt_horizon=segment)
-
     def collect_rollouts(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """A rollout of `n_steps` per environment (default: the configured horizon), learning nothing.
 
@@ -166,7 +168,8 @@ class PPOTrainer(FamiliarCalls):
         next_values, log_probs, advantages, returns``, where they exist ``action_masks``, and for
         recurrent policies ``recurrent_state/*`` ``[S, N, ...]`` at the start of each segment.
         """
-        horizon = self.config.trainer.rollout.horizon
+        trainer = self.config.trainer
+        horizon = trainer.rollout.horizon
         steps = checked_steps(
             horizon if n_steps is None else n_steps, "collect_rollouts(n_steps=...)"
         )
@@ -174,7 +177,7 @@ class PPOTrainer(FamiliarCalls):
             warnings.warn(f"collect_rollouts({steps}) collects nothing", MettaWarning, stacklevel=2)
             return empty_rollout(self.env.num_rows)
         if steps != self.collector.experience.horizon:
-            self.collector.experience = self._new_buffer(steps)
+            self.collector.experience = make_experience(self.policy, self.env, trainer, steps)
         columns = self._collect()
         return Rollout({k: v.clone() for k, v in columns.items()}, self.manifest())
 
@@ -255,7 +258,7 @@ class PPOTrainer(FamiliarCalls):
         finally:
             for name in names:
                 registry.remove(name)
-        warn_when_silent(state, self.collector.meter.num_episodes)
+        warn_when_silent(state, self.collector.num_episodes)
         if not history:
             self._announce(_NOTHING_LEFT)
         return history

@@ -25,7 +25,7 @@ from metta.loggers import (
 from metta.loggers.events.history import last_event
 from metta.loggers.events.log import LogMark
 from metta.private_folders import sweep_scratch
-from metta.rl.evaluate.evaluator import PolicyEvaluator, require_own_env
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
@@ -66,12 +66,9 @@ def build_hooks(  # noqa: PLR0913  # all services by name
     if saving is not None and any(intervals):
         hooks.append(CheckpointHook(saving.checkpointer, *intervals, saving=saving))
     if config.evaluation.eval_episodes > 0:
-        evaluation = config.evaluation
-        if curriculum is not None:
-            require_own_env(curriculum.task)
         hooks.append(
             EvaluationHook(
-                evaluation,
+                config.evaluation,
                 curriculum,
                 evaluator=evaluator,
                 seed=config.seed,
@@ -136,6 +133,8 @@ class RunSession:
         self._changes = changes
         self.restore_support: RestoreSupport | None = None
         """How this run's environments come back when it is resumed; None where nothing is saved."""
+        self.restored_path: Path | None = None
+        """The checkpoint that the run continues from."""
         self._opened_wandb: Any = None
         self._event_log: EventLog | None = None
 
@@ -189,6 +188,7 @@ class RunSession:
             self._warn_of_lost_checkpoints()
         else:
             resumes = saving.restore(parts.registry, checkpoint)
+            self.restored_path = checkpoint.path
         write_settings(self.directory, config, about, self.provenance, resumes=resumes)
         checkpointer.before_commit = self._sync_events
         if self.stats_client is None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from metta.loggers.monitor import SystemMonitor, cleanup_monitoring, setup_monitoring
 from metta.loggers.sinks.console import progress_line
-from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.sharded_collector import Experience
 from metta.rl.training_state import StatsTracker
 from metta.sim.scores import EvalRewardSummary
 
@@ -111,9 +111,11 @@ def _env_key(name: str) -> str:
     return f"env_{group}/{key}" if key else f"env_info/{group}"
 
 
-def experience_stats(experience: RolloutBuffer | Mapping[str, Tensor] | None) -> dict[str, float]:
+def experience_stats(experience: Experience | Mapping[str, Tensor] | None) -> dict[str, float]:
     """Mean and deviation over the valid steps of a rollout's columns, and the share of valid steps."""
-    data = experience.columns if isinstance(experience, RolloutBuffer) else experience or {}
+    data: Mapping[str, Tensor] = {}
+    if experience is not None:
+        data = experience if isinstance(experience, Mapping) else experience.run_columns
     names = [name for name in _EXPERIENCE_COLUMNS if name in data]
     if not names or data[names[0]].numel() == 0:
         return {}

@@ -3,20 +3,30 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from metta.agent.policy import Policy
 from metta.curriculum import Curriculum, Task
-from metta.envs.factory import make_vec_env, row_bytes
+from metta.envs.backends.sharded import ShardedVecEnv, shards_of
+from metta.envs.configured import row_bytes
+from metta.envs.factory import make_vec_env
 from metta.envs.facts import recipe_of
 from metta.envs.vec_env import VecEnv, agents_per_env
 from metta.errors import ConfigError, PolicyError
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.collector import RolloutCollector
 from metta.rl.collect.opponents import OpponentPool, OpponentVecEnv
+from metta.rl.collect.sharded_collector import (
+    Collector,
+    Experience,
+    ShardedCollector,
+    ShardedExperience,
+    buffers_of,
+    collectors_of,
+)
 from metta.rl.compiled.cache import compiler_name
 from metta.rl.compiled.choice import DriverChoice
 from metta.rl.compiled.driver import Announce
@@ -31,8 +41,10 @@ from metta.rl.learn.numerics import (
 )
 from metta.rl.learn.optimizer import make_optimizer
 from metta.rl.learn.ppo import PPOOptimizer
+from metta.rl.ranks import Ranks
 from metta.rl.resume.conditions import RunConditions
-from metta.rl.resume.environment_state import EnvironmentState
+from metta.rl.resume.environment_state import EnvironmentState, ShardedEnvironments
+from metta.rl.resume.shard_states import shard_names
 from metta.rl.training_state import TrainerState
 from metta.stateful import NamedState, Stateful, StateRegistry
 from metta.train.batch_sizing import BatchPlan, check_minibatch_size
@@ -59,15 +71,16 @@ class TrainingComponents:
     config: TrainerConfig
     vecenv: VecEnv
     policy: Policy
-    experience: RolloutBuffer
+    experience: Experience
     optimizer: torch.optim.Optimizer
-    collector: RolloutCollector
-    environments: EnvironmentState
+    collector: Collector
+    environments: EnvironmentState | ShardedEnvironments
     """The state of the collector's environments."""
     ppo: PPOOptimizer
     custom_losses: list[CustomLoss]
     conditions: RunConditions
     state: TrainerState
+    ranks: Ranks
     registry: StateRegistry
     """Everything that decides the numbers of the run from here on."""
     hooks: HookRegistry
@@ -84,10 +97,16 @@ class TrainingComponents:
             self.registry.replace(part)
 
 
-def make_experience(policy: Policy, vecenv: VecEnv, config: TrainerConfig) -> RolloutBuffer:
-    """A buffer for rollouts of the configured horizon."""
-    rollout = config.rollout
-    return RolloutBuffer.for_env(policy, vecenv, rollout.horizon, bptt_horizon=rollout.bptt_horizon)
+def make_experience(
+    policy: Policy, vecenv: VecEnv, config: TrainerConfig, horizon: int | None = None
+) -> Experience:
+    """A buffer for rollouts of this horizon (default: the configured one), or one for each shard."""
+    steps, segment = horizon or config.rollout.horizon, config.rollout.bptt_horizon
+    buffers = [
+        RolloutBuffer.for_env(policy, shard, steps, bptt_horizon=segment)
+        for shard in shards_of(vecenv)
+    ]
+    return ShardedExperience(buffers) if isinstance(vecenv, ShardedVecEnv) else buffers[0]
 
 
 def build_components(  # noqa: PLR0913  # three parts by position, then what else there may be: by name
@@ -95,11 +114,12 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     policy: Policy,
     vecenv: VecEnv,
     *,
-    experience: RolloutBuffer | None = None,
+    experience: Experience | None = None,
     custom_losses: Sequence[CustomLoss | LossFunction] = (),
     hooks: HookRegistry | None = None,
     curriculum: Curriculum | None = None,
     opponents: Sequence[Policy] = (),
+    ranks: Ranks | None = None,
 ) -> TrainingComponents:
     """Optimizer, collector, learner, plan and state; `hooks` keep theirs and learn of the parts.
 
@@ -108,7 +128,8 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     device = resolve_device(config.device)
     policy.to(device)
     policy.precision = getattr(torch, config.numerics.precision)
-    vecenv = _with_opponents(config, policy, vecenv, opponents)
+    ranks = ranks or Ranks(config.rollout.num_shards)
+    vecenv = _with_opponents(config, policy, vecenv, opponents, ranks)
     losses = as_custom_losses(custom_losses)
     optimizer = make_optimizer(_parameters(policy, losses, device), config.optimizer)
     ppo = PPOOptimizer(
@@ -118,18 +139,11 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         config.ppo,
         optimizer_config=config.optimizer,
         seed=config.seed,
+        ranks=ranks,
     )
     buffer = experience or make_experience(policy, vecenv, config)
-    check_minibatch_size(
-        config.ppo.minibatch_size,
-        horizon=buffer.horizon,
-        rows=buffer.num_rows,
-        segment_length=buffer.segment_length if policy.is_recurrent else 1,
-    )
-    parts = (vecenv, policy, buffer, device)
-    collector = RolloutCollector(
-        *parts, seed=config.seed, actor=config.numerics.actor, curriculum=curriculum
-    )
+    _check_minibatches(config, policy, buffers_of(buffer)[0], ranks)
+    collector = _make_collector(config, vecenv, policy, buffer, curriculum, ranks)
     conditions = _conditions(config, ppo, collector, losses)
     conditions.settings = plain_settings(config, "trainer.") | _loss_settings(losses)
     ppo.before_update = conditions.complete_plan
@@ -137,42 +151,83 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         hooks = HookRegistry(TrainerState())
     state = hooks.state
     saving = config.checkpoint
-    environments = EnvironmentState(collector, saving.env_restore, saving.checkpoint_interval)
-    registry = _register(conditions, policy, ppo, environments, state, optimizer, losses)
-    hooks.policy, hooks.optimizer, hooks.config, hooks.registry = (
-        policy,
-        optimizer,
-        config,
-        registry,
+    states = [
+        EnvironmentState(shard, saving.env_restore, saving.checkpoint_interval)
+        for shard in collectors_of(collector)
+    ]
+    environments = (
+        states[0] if isinstance(collector, RolloutCollector) else ShardedEnvironments(states)
     )
+    registry = _register(conditions, policy, ppo, states, state, optimizer, losses)
+    hooks.policy, hooks.optimizer, hooks.config = policy, optimizer, config
+    hooks.registry, hooks.is_master = registry, ranks.is_master
     return TrainingComponents(
         config, vecenv, policy, buffer, optimizer, collector, environments, ppo, losses, conditions,
-        state, registry, hooks,
+        state, ranks, registry, hooks,
     )  # fmt: skip
 
 
+def _check_minibatches(
+    config: TrainerConfig, policy: Policy, buffer: RolloutBuffer, ranks: Ranks
+) -> None:
+    """A minibatch takes as many whole segments of every shard; `buffer` is that of one."""
+    segment = buffer.segment_length if policy.is_recurrent else 1
+    check_minibatch_size(
+        config.ppo.minibatch_size,
+        horizon=buffer.horizon,
+        rows=buffer.num_rows * ranks.num_shards,
+        segment_length=segment * ranks.num_shards,
+    )
+
+
+def _make_collector(  # the parts of a collector
+    config: TrainerConfig,
+    vecenv: VecEnv,
+    policy: Policy,
+    experience: Experience,
+    curriculum: Curriculum | None,
+    ranks: Ranks,
+) -> Collector:
+    """One collector for each shard of this rank."""
+    parts = zip(ranks.shards, shards_of(vecenv), buffers_of(experience), strict=True)
+    actor = config.numerics.actor
+    shards = [
+        RolloutCollector(
+            env, policy, buffer, policy.device, seed=config.seed, shard=number, actor=actor,
+            curriculum=curriculum,
+        )
+        for number, env, buffer in parts
+    ]  # fmt: skip
+    if isinstance(vecenv, ShardedVecEnv):
+        return ShardedCollector(vecenv, shards, ranks)
+    return shards[0]
+
+
 def _conditions(
-    config: TrainerConfig, ppo: PPOOptimizer, collector: RolloutCollector, losses: list[CustomLoss]
+    config: TrainerConfig, ppo: PPOOptimizer, collector: Collector, losses: list[CustomLoss]
 ) -> RunConditions:
     """The plan of the numbers; a driver that was asked for is in place, ``auto`` is decided later.
 
     By then it is known how long the run is, and whether it continues from a checkpoint.
     """
-    policy, buffer, numerics = ppo.policy, collector.experience, config.numerics
+    policy, numerics = ppo.policy, config.numerics
+    buffer, is_whole = buffers_of(collector.experience)[0], ppo.ranks.num_shards == 1
     batch = buffer.rewards.numel()
     num_samples = config.ppo.minibatch_size or batch // config.ppo.num_minibatches
-    threads = numerics.threads or threads_for(policy, num_samples)
+    # shards use cores by being in several processes, and a number of threads would change the bits
+    threads = numerics.threads or (threads_for(policy, num_samples) if is_whole else 1)
     announce = announcer(config)
     choice = DriverChoice(config, ppo, buffer, losses, announce)
-    if numerics.driver != "auto":
+    driver = numerics.driver if is_whole else "eager"  # compiled code is for updates of one shard
+    if driver != "auto":
         with threads_set(threads):  # compiled code is made for a number of threads
-            choice.select_driver(numerics.driver)
+            choice.select_driver(driver)
     plan = resolve_plan(
         policy, threads=threads, num_groups=collector.vec_env.num_groups,
-        actor=collector.actor_kind, driver=numerics.driver,
-        compiler="" if numerics.driver in ("auto", "eager") else compiler_name() or "",
+        actor=collector.actor_kind, driver=driver,
+        compiler="" if driver in ("auto", "eager") else compiler_name() or "",
     )  # fmt: skip
-    chosen = {"threads": numerics.threads > 0, "driver": numerics.driver != "auto"}
+    chosen = {"threads": numerics.threads > 0, "driver": driver != "auto"}
     are_set = [name for name, is_set in chosen.items() if is_set]
     return RunConditions(
         plan,
@@ -203,7 +258,7 @@ def announcer(config: TrainerConfig) -> Announce:
 
 
 def _with_opponents(
-    config: TrainerConfig, policy: Policy, vecenv: VecEnv, fixed: Sequence[Policy]
+    config: TrainerConfig, policy: Policy, vecenv: VecEnv, fixed: Sequence[Policy], ranks: Ranks
 ) -> VecEnv:
     """The environments without the agents that opponents play."""
     play = config.self_play
@@ -211,7 +266,13 @@ def _with_opponents(
         return vecenv
     num_learners = max(1, round(agents_per_env(vecenv) * play.learner_share))
     pool = OpponentPool(policy, fixed, interval=play.self_play_interval, size=play.pool_size)
-    return OpponentVecEnv(vecenv, pool, num_learners, seed=config.seed)
+    shards = [
+        OpponentVecEnv(env, pool, num_learners, seed=config.seed, shard=number)
+        for number, env in zip(ranks.shards, shards_of(vecenv), strict=True)
+    ]
+    if isinstance(vecenv, ShardedVecEnv):
+        return cast("VecEnv", ShardedVecEnv(shards, ranks.num_shards))
+    return shards[0]
 
 
 def _parameters(
@@ -241,17 +302,18 @@ def _register(
     conditions: RunConditions,
     policy: Policy,
     ppo: PPOOptimizer,
-    environments: EnvironmentState,
+    environments: Sequence[EnvironmentState],
     state: TrainerState,
     optimizer: torch.optim.Optimizer,
     losses: Sequence[CustomLoss],
 ) -> StateRegistry:
     """Components in the order of restoring: conditions may refuse, environments need the collector."""
-    registry, collector = StateRegistry(), environments.collector
+    registry, collector = StateRegistry(), environments[0].collector
     parts: list[Any] = [conditions, policy, ppo]
     if isinstance(collector.vec_env, OpponentVecEnv):
         parts.append(collector.vec_env.pool)  # before the environments, whose opponents it holds
-    parts += [collector, environments]
+    for part in environments:
+        parts += [part.collector, part]
     parts += [state, state.stats, state.policies, NamedState("optimizer", optimizer)]
     if collector.task_feed is not None:
         parts.append(collector.task_feed.curriculum)
@@ -262,6 +324,9 @@ def _register(
     ]
     for part in parts:
         registry.add(part)
+    if ppo.ranks.num_shards > 1:
+        names = shard_names(range(ppo.ranks.num_shards))
+        registry.elsewhere = dict.fromkeys(set(names) - set(registry.names()))
     return registry
 
 

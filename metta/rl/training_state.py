@@ -171,6 +171,8 @@ class TrainerState:
     progress: float = 0.0
     """Share of the run that is done, 0..1; steers schedules."""
     stop_reason: str | None = None
+    agreed_stop: str | None = None
+    """In a run of several processes, the reason that all of them know. Not saved."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the last epoch."""
     eval_scores: EvalRewardSummary = field(default_factory=EvalRewardSummary)

@@ -126,8 +126,9 @@ def _contents(path: Path) -> dict[str, Any]:
     with open_policy(path / POLICY_FILE) as opened:
         policy = _describe_policy(opened)
     about: dict[str, Any] = {}
-    if "environments" in tree:
-        about["environments"] = tree["environments"]["state"]["class"]
+    for name in tree:
+        if name.partition("/")[0] == "environments":  # of each shard, all of one class
+            about["environments"] = tree[name]["state"]["class"]
     if "conditions" in tree:
         about["conditions"] = unpack_state(tree["conditions"]["state"], {})
     components = []

@@ -72,21 +72,27 @@ def run_episodes(  # noqa: PLR0913  # what is played, then how: by name
         ledger = EpisodeLedger(vec_env.num_rows // len(evaluated), num_episodes, evaluated)
         stage = _Stage(vec_env, players, ledger, seed)
         deadline = None if max_seconds is None else time.monotonic() + max_seconds
+        look = _LONG_EPISODE  # the first step in which an episode can be too long
         for step in range(max_steps):
             stage.step(step, observer)
             is_late = deadline is not None and time.monotonic() >= deadline
             if ledger.num_unfinished == 0 or is_late:
                 return ledger.scores()
-            if step == _LONG_EPISODE and ledger.longest_unfinished > _LONG_EPISODE:
-                warnings.warn(
-                    f"an episode has not ended after {step:,} steps; evaluation waits for it, up to "
-                    f"{max_steps:,} steps: if episodes need not end, {_CUT}",
-                    MettaWarning,
-                    stacklevel=2,
-                )
+            if step == look:
+                left = _LONG_EPISODE - ledger.longest_unfinished
+                look = step + left + 1 if left >= 0 else max_steps  # it is said once
+                if left < 0:
+                    warnings.warn(_unended(max_steps), MettaWarning, stacklevel=2)
     raise EnvError(
         f"{ledger.num_unfinished} of {num_episodes} episodes had not ended after {max_steps:,} steps; "
         f"{_CUT}, or raise max_steps"
+    )
+
+
+def _unended(max_steps: int) -> str:
+    return (
+        f"an episode has not ended after {_LONG_EPISODE:,} steps; evaluation waits for it, up to "
+        f"{max_steps:,} steps in all: if episodes need not end, {_CUT}"
     )
 
 

@@ -21,6 +21,7 @@ MAY_CHANGE: tuple[str, ...] = (
     "trainer.device",
     "trainer.rollout.num_workers",
     "trainer.rollout.step_timeout_seconds",
+    "trainer.system.",
     "trainer.rollout.start_timeout_seconds",
     "trainer.rollout.max_worker_restarts",
     "trainer.rollout.on_env_error",

@@ -26,11 +26,19 @@ Answer = Translation | str
 """The same setting here, or the text of the problem, which says what to write instead."""
 
 
+def _text(value: Any) -> str:
+    """The value in words; nothing for integers of so many digits that Python does not write them."""
+    try:
+        return str(value)
+    except ValueError:
+        return ""
+
+
 def _switch(name: str, yes: Answer, no: Answer) -> Callable[[Any], Answer]:
     """The answers to a boolean setting of this name."""
 
     def answer(value: Any) -> Answer:
-        text = str(value).lower()
+        text = _text(value).lower()
         if text in _YES:
             return yes
         return no if text in _NO else f"{name}: found {shown(value)}; allowed is true or false"
@@ -76,7 +84,7 @@ def _norm_reward(_: Any) -> Answer:
 
 
 def _train_batch_size(value: Any) -> Answer:
-    size = int(str(value)) if str(value).isdigit() else 0
+    size = int(_text(value)) if _text(value).isdigit() else 0
     instead = f"num_envs=8 and horizon={size // 8}" if size >= 8 else "num_envs=8 and horizon=256"
     return (
         f"train_batch_size={shown(value)} is not a setting here: a rollout is num_envs x horizon steps; "
@@ -157,7 +165,9 @@ FOREIGN_NAMES: dict[str, Callable[[Any], Answer]] = {
     "callbacks": _instead(_HOOKS),
     "kl_coeff": _instead(_KL),
     "kl_target": _instead(_KL),
-    "num_gpus": lambda value: Translation("trainer.device", "cpu" if str(value) == "0" else "auto"),
+    "num_gpus": lambda value: Translation(
+        "trainer.device", "cpu" if _text(value) == "0" else "auto"
+    ),
     "lstm_cell_size": _instead("lstm_cell_size is not a setting here; write hidden_size=128"),
     "num_envs_per_env_runner": _instead(
         "num_envs_per_env_runner is not a setting here; write num_envs, the number of all environments"
@@ -193,11 +203,12 @@ def translate(name: str, value: Any) -> Answer | None:
 
 def advice_for(path: str, value: Any) -> Answer | None:
     """The answer to a value that other libraries allow in the setting at `path`, and metta does not."""
-    if path == "trainer.verbose" and str(value) == "2":
+    if path == "trainer.verbose" and value in (2, "2"):
         return Translation(path, True)
-    if path == "trainer.logging.wandb.mode" and str(value).lower() == "disabled":
+    text = value if isinstance(value, str) else ""
+    if path == "trainer.logging.wandb.mode" and text.lower() == "disabled":
         return Translation(path, "off")
-    if path == "trainer.ppo.ent_coef" and str(value).startswith("auto"):
+    if path == "trainer.ppo.ent_coef" and text.startswith("auto"):
         return (
             f"{path}: found {shown(value)}, which is for SAC; allowed is a number of at least 0: write "
             "ent_coef=0.01, and ent_schedule=linear to lower it over the run"

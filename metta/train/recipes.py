@@ -77,9 +77,20 @@ class Recipe:
     choices: tuple[Choice, ...]
 
 
+_LEAST_STEPS, _LEAST_STEPS_TOGETHER = 64, 256
+
+
 def _horizon_of(samples: int) -> Callable[[EnvFacts, int], int]:
-    """Steps that make so many samples of all rows together, as a power of two, at least 64."""
-    return lambda facts, _: 1 << (max(64, samples // facts.rows).bit_length() - 1)
+    """Steps that make so many samples of all rows together, as a power of two.
+
+    At least 64, and 256 where agents share a world: what they see in one step is nearly the same.
+    """
+
+    def horizon(facts: EnvFacts, _: int) -> int:
+        least = _LEAST_STEPS if facts.agents == 1 else _LEAST_STEPS_TOGETHER
+        return 1 << (max(least, samples // facts.rows).bit_length() - 1)
+
+    return horizon
 
 
 def _minibatches_of(samples: int) -> Callable[[EnvFacts, int], int]:
@@ -92,13 +103,9 @@ def _half_of_reach(facts: EnvFacts, _: int) -> float:
 
 
 _BATCH = Choice(
-    "trainer.rollout.horizon", _horizon_of(2048),
-    "2048 samples per update, as in Schulman et al. 2017 and Stable-Baselines3",
-)  # fmt: skip
-_HALF_BATCH = Choice(
     "trainer.rollout.horizon", _horizon_of(1024),
     "1024 samples per update, half of Schulman et al. 2017: twice as many updates learn more in short runs "
-    "(benchmarks/first_try)",
+    "(benchmarks/first_try); at least 256 steps where several agents share a world",
 )  # fmt: skip
 _SMALL_MINIBATCHES = Choice(
     "trainer.ppo.num_minibatches", _minibatches_of(64),
@@ -128,7 +135,7 @@ RECIPES: dict[str, Recipe] = {
     "continuous control": Recipe(
         "continuous control",
         (
-            _HALF_BATCH,
+            _BATCH,
             *_PASSES,
             _KL_STEPS,
             Choice(
@@ -144,13 +151,12 @@ RECIPES: dict[str, Recipe] = {
         ),
     ),
     "discrete control": Recipe("discrete control", (_BATCH, *_PASSES, _KL_STEPS, _RETURNS)),
-    "states": Recipe("states", (_HALF_BATCH, *_PASSES, _RETURNS)),
+    "states": Recipe("states", (_BATCH, *_PASSES, _RETURNS)),
     "codes": Recipe(
         "codes",
         (
-            _HALF_BATCH,
+            _BATCH,
             *_PASSES,
-            _KL_STEPS,
             _RETURNS,
             Choice(
                 "agent.image_scale", lambda facts, _: float(max(1, facts.largest_code)),

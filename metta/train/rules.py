@@ -11,9 +11,9 @@ from metta.train.batch_sizing import check_minibatch_size, nearest_divisors
 from metta.train.parsing.problems import BrokenRule
 
 if TYPE_CHECKING:
-    from metta.train.train_config import RolloutConfig, TrainingConfig
+    from metta.train.train_config import RolloutConfig, TrainerConfig, TrainingConfig
 
-__all__ = ["group_rules", "is_recurrent", "secret_rules", "size_rules"]
+__all__ = ["group_rules", "is_recurrent", "secret_rules", "shard_rules", "size_rules"]
 
 _RECURRENT = ("lstm", "gru")
 _MAX_BATCH = 10**12
@@ -28,6 +28,38 @@ def group_rules(rollout: "RolloutConfig") -> list[BrokenRule]:
     legal = groups * max(1, round(envs / groups))
     text = f"num_envs={envs} does not split into num_groups={groups} equal groups; try num_envs={legal}"
     return [BrokenRule(("rollout.num_envs", "rollout.num_groups"), text)]
+
+
+def shard_rules(trainer: "TrainerConfig") -> list[BrokenRule]:
+    """Whether environments, workers and minibatches split into shards."""
+    rollout, ppo, shards = trainer.rollout, trainer.ppo, trainer.rollout.num_shards
+    counts = {"rollout.num_envs": rollout.num_envs, "rollout.num_workers": rollout.num_workers,
+              "ppo.minibatch_size": ppo.minibatch_size or 0}  # fmt: skip
+    found = []
+    for path, count in counts.items():
+        if count % shards:
+            legal = shards * max(1, round(count / shards))
+            name = path.rpartition(".")[2]
+            text = f"{name}={count} does not split into num_shards={shards} equal parts; try {name}={legal}"
+            found.append(BrokenRule((path, "rollout.num_shards"), text))
+    processes = trainer.system.num_processes
+    if shards % processes:
+        text = (
+            f"num_processes={processes} processes cannot share out num_shards={shards}; try "
+            f"num_shards={processes * max(1, round(shards / processes))}"
+        )
+        found.append(BrokenRule(("system.num_processes", "rollout.num_shards"), text))
+    groups = rollout.num_groups
+    if shards > 1 and not found and (rollout.num_envs // shards) % groups:
+        text = (
+            f"each of {shards} shards has {rollout.num_envs // shards} environments, which do not split "
+            f"into num_groups={groups}; try num_envs={shards * groups}"
+        )
+        found.append(BrokenRule(("rollout.num_groups", "rollout.num_shards"), text))
+    if shards > 1 and trainer.numerics.driver == "step":
+        text = "driver=step compiles updates of one shard only; use driver=auto, or num_shards=1"
+        found.append(BrokenRule(("numerics.driver", "rollout.num_shards"), text))
+    return found
 
 
 def secret_rules(config: Any) -> list[BrokenRule]:

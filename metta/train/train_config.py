@@ -24,7 +24,7 @@ from metta.train.parsing.fields import (
 )
 from metta.train.parsing.problems import raise_broken
 from metta.train.parsing.values import plain_data
-from metta.train.rules import group_rules
+from metta.train.rules import group_rules, shard_rules
 from metta.train.run_config import (
     CheckpointConfig,
     CurriculumConfig,
@@ -50,6 +50,7 @@ __all__ = [
     "OptimizerConfig",
     "PPOConfig",
     "RolloutConfig",
+    "SystemConfig",
     "TrainerConfig",
     "TrainingConfig",
     "WandbConfig",
@@ -151,6 +152,9 @@ class RolloutConfig:
     """How often within any hour workers that died or hung are started again; 0: never."""
     on_env_error: Literal["fail", "restart"] = "fail"
     """Whether an exception in an environment ends the run, or counts as a crash of its worker."""
+    num_shards: Count = 1
+    """Equal parts of the environments, each collected from and learned from by one process. A run's numbers
+    depend on this setting, and not on the number of processes."""
     auto_batch: bool = False
     """Choose `num_envs`, `horizon` and `minibatch_size` for this machine, except those that were set."""
 
@@ -168,6 +172,17 @@ class NumericsConfig:
     `auto` compiles if the run is long enough for that to pay off."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """`bfloat16` runs networks under autocast; heads, losses and optimizer stay in float32."""
+
+
+@config_class
+class SystemConfig:
+    """The processes of a run."""
+
+    num_processes: Count = 1
+    """Processes that `metta train` starts for this run on this machine; each computes `num_shards` /
+    `num_processes` shards."""
+    rank_timeout_seconds: Annotated[float, Ge(1), Le(86_400)] = 10.0
+    """Time without a sign of life after which a rank counts as gone."""
 
 
 @config_class
@@ -190,13 +205,14 @@ class TrainerConfig:
     rollout: RolloutConfig = dataclasses.field(default_factory=RolloutConfig)
     self_play: SelfPlayConfig = dataclasses.field(default_factory=SelfPlayConfig)
     numerics: NumericsConfig = dataclasses.field(default_factory=NumericsConfig)
+    system: SystemConfig = dataclasses.field(default_factory=SystemConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     logging: LoggingConfig = dataclasses.field(default_factory=LoggingConfig)
 
     @model_validator(mode="after")
     def _rollout_divides(self) -> "TrainerConfig":
-        raise_broken(group_rules(self.rollout))
+        raise_broken([*group_rules(self.rollout), *shard_rules(self)])
         return self
 
 

@@ -60,7 +60,9 @@ _BOUND = _Kind(
     lambda value: value is None or _is_number(value),
     lambda value: None if value is None else float(value),
 )
-_SHARE = _Kind("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1, float)
+_CHANCE = _Kind(
+    "a number from 0 to less than 1", lambda value: _is_number(value) and 0 <= value < 1, float
+)
 _FLAG = _Kind("true or false", lambda value: isinstance(value, bool))
 _SIZES = _Kind("a list of whole numbers of at least 1", _list_of(_COUNT.allows), tuple)
 _NAMES = _Kind("a list of texts", _list_of(lambda value: isinstance(value, str)), tuple)
@@ -150,7 +152,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "StickyAction": Wrapper(
         "StickyAction",
         "with this probability the action before is taken once more",
-        (Argument("repeat_action_probability", _SHARE),),
+        (Argument("repeat_action_probability", _CHANCE),),
     ),
     "RepeatAction": Wrapper(
         None,

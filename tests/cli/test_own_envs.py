@@ -92,6 +92,32 @@ def test_metta_train_imports_a_file_of_another_folder(tmp_path: Path, zygote: Zy
     assert "own_envs_file:Line" in (tmp_path / "runs" / "own" / "config.yaml").read_text()
 
 
+def test_metta_train_finds_a_module_of_a_package_and_a_file_behind_a_link(
+    tmp_path: Path, zygote: Zygote
+) -> None:
+    source = _folder(tmp_path / "elsewhere", "linked") / "own_envs_linked.py"
+    package = tmp_path / "own_pack_linked"
+    package.mkdir()
+    rules = "from own_rules_linked import LENGTH\n"
+    (package / "lines.py").write_text(source.read_text().replace(rules, "LENGTH = 8\n"))
+    (tmp_path / "own_rules_linked.py").write_text("LENGTH = 8\n")
+    (tmp_path / "own_link.py").symlink_to(source)
+    for env in ("own_pack_linked.lines:Line", "own_link.py:Line"):
+        done = _metta(zygote, tmp_path, "train", env, *_SMALL)
+        assert done.code == 0, done.err
+
+
+def test_installed_modules_come_first_when_a_folder_has_one_of_the_same_name(
+    tmp_path: Path, zygote: Zygote
+) -> None:
+    folder = _folder(tmp_path, "beside")
+    (folder / "tabnanny.py").write_text("raise SystemExit('the one of this folder')\n")
+    rules = folder / "own_rules_beside.py"
+    rules.write_text("import tabnanny\n\nLENGTH = 8 if tabnanny.verbose == 0 else 9\n")
+    done = _metta(zygote, folder, "train", "own_envs_beside:Line", "--run", "own", *_SMALL)
+    assert done.code == 0, done.err
+
+
 def test_a_run_finds_its_environment_again_when_the_command_named_it_before(
     tmp_path: Path, zygote: Zygote
 ) -> None:
@@ -100,6 +126,7 @@ def test_a_run_finds_its_environment_again_when_the_command_named_it_before(
     assert _metta(zygote, tmp_path, "train", own, "--run", "own", *_SMALL).code == 0
     for words in (
         ["eval", "own", "--episodes", "2"],
+        ["eval", str(tmp_path / "runs" / "own"), "--episodes", "2"],
         ["enjoy", "own", "-o", "played.replay"],
         ["resume", "own", "total_timesteps=128"],
     ):
@@ -120,6 +147,11 @@ def test_a_run_names_the_way_out_when_it_was_moved(tmp_path: Path, zygote: Zygot
     done = _metta(zygote, tmp_path, "resume", "other", *named)
     assert done.code == 0, done.err
     assert _metta(zygote, tmp_path, "eval", "other", "--episodes", "2").code == 0
+    (tmp_path / "runs" / "other").rename(tmp_path / "runs" / "third")
+    played = ["enjoy", "third", "-o", "played.replay"]
+    assert _metta(zygote, tmp_path, *played).code == 1
+    done = _metta(zygote, tmp_path, *played, "--env", "own_envs_moved.py:Line")
+    assert done.code == 0, done.err
 
 
 def test_a_note_imports_nothing_else_when_settings_were_changed(

@@ -1,5 +1,6 @@
 """`metta resume` on another kind of machine."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,8 @@ def test_resume_names_variables_that_steer_libraries(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variables = {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Nehalem"}
-    texts = [f"{name} was not set, now {value}" for name, value in variables.items()]
+    before = {name: os.environ.get(name) or "not set" for name in variables}
+    texts = [f"{name} was {before[name]}, now {value}" for name, value in variables.items()]
     monkeypatch.chdir(run)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -5,8 +5,10 @@ from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 import tests.doctor.planted_faults as planted
+import tests.doctor.teams as teams
 from metta import PPOTrainer, check_env
 from metta.doctor import Report
 from metta.envs import toy
@@ -41,6 +43,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "nested observations": {"env": toy.NestedEnv},
     "a vector environment": {"env": gymnasium.make_vec("CartPole-v1", num_envs=4)},
     "an environment that exists": {"env": gymnasium.make("CartPole-v1")},
+    "agents who join, leave and come back": {"env": teams.Guests},
+    "agents who see their end": {"env": teams.Ending},
+    "rows that are reset one step later": {"env": SyncVectorEnv([teams.Short] * 4)},
     "a list of factories": {"env": [planted.Walk, planted.Walk]},
     "a network and a loss of one's own": {
         "env": planted.Walk,

@@ -143,7 +143,7 @@ def test_settings_of_the_recipe_count_when_none_are_given() -> None:
     assert problem_of(check_env(planted.HugeReward, **quick, recipe="none"), "reward scale")
     report = check_env(planted.HugeReward, **quick)
     assert report.is_healthy, str(report)
-    assert "2,048 steps per rollout, 32 minibatches of 64 x 10 passes" in str(report)
+    assert "1,024 steps per rollout, 16 minibatches of 64 x 10 passes" in str(report)
 
 
 def test_an_environment_stays_open_when_it_existed_before() -> None:

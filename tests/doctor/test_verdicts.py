@@ -6,9 +6,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 import tests.doctor.planted_faults as planted
+import tests.doctor.teams as teams
 from metta import check_env
+from metta.curriculum import Task
 from metta.envs import SerialVecEnv, make_vec_env
 
 QUICK: dict[str, Any] = {"play_steps": 400, "probes": False}
@@ -102,6 +105,72 @@ def test_a_constant_number_is_not_lost_when_it_is_large() -> None:
     assert not check_env(Far, **QUICK, normalize_observations=True).faults
 
 
+def test_a_constant_entry_is_no_fault_when_another_one_changes() -> None:
+    class Partly(planted.Walk):
+        observation_space = gymnasium.spaces.Dict(
+            dict.fromkeys(("a", "b"), planted.Walk.observation_space)
+        )
+
+        def observe(self) -> Any:
+            return {"a": super().observe(), "b": np.zeros(2, np.float32)}
+
+    assert check_env(Partly, **QUICK).is_healthy
+
+
+@pytest.mark.parametrize(("length", "is_accused"), [(50, True), (49, False)])
+def test_two_equal_ends_are_enough_when_their_length_is_a_round_number(
+    length: int, is_accused: bool
+) -> None:
+    class Late(planted.Endless):
+        def reply(self, over: bool, late: bool) -> Any:
+            observation, reward, *_ = super().reply(over, late)
+            return observation, reward, self.steps >= length, False, {}
+
+    report = check_env(Late, **{**QUICK, "play_steps": 100})
+    names = {finding.name for finding in report.faults}
+    assert ("terminated and truncated" in names) is is_accused, str(report)
+
+
+def test_a_single_end_of_both_kinds_is_no_fault() -> None:
+    class Once(planted.Endless):
+        def reply(self, over: bool, late: bool) -> Any:
+            observation, reward, *_ = super().reply(over, late)
+            return observation, reward, self.steps >= 60, self.steps >= 60, {}
+
+    assert finding_of(Once, "episodes", play_steps=100).found.startswith("1 episodes of 60 to 60")
+
+
+def test_only_steps_that_were_taken_count_when_rows_are_reset_one_step_later() -> None:
+    with closing(SyncVectorEnv([teams.Short] * 4)) as envs:
+        assert " episodes of 12 to 12 steps" in finding_of(envs, "episodes").found
+
+
+def test_masks_are_tried_with_real_actions_when_these_begin_elsewhere() -> None:
+    class Shifted(planted.Masked):
+        action_space = gymnasium.spaces.Discrete(3, start=5)
+
+        def step(self, action: Any) -> Any:
+            if action not in self.action_space:
+                raise ValueError("no such action")
+            return super().step(action - 5)
+
+    assert "forbidden ones in 100%" in finding_of(Shifted, "action mask").found
+
+
+def test_flags_of_numpy_are_no_note() -> None:
+    class Flags(planted.Walk):
+        def reply(self, over: bool, late: bool) -> Any:
+            return self.observe(), self.reward(), np.bool_(over), np.bool_(late), {}
+
+    report = check_env(Flags, **QUICK)
+    assert "flags" not in {finding.name for finding in report.findings}
+
+
+def test_wrappers_of_settings_count_when_a_task_has_none() -> None:
+    found = finding_of(Task(planted.Endless), "episodes", wrappers=["TimeLimit(50)"])
+    assert "episodes of 50 to 50 steps" in found.found
+
+
 def test_actions_are_not_judged_when_seeds_are_not_obeyed() -> None:
     report = check_env(planted.UnseededStep, **QUICK)
     assert "actions" not in {finding.name for finding in report.findings}
@@ -119,6 +188,13 @@ def test_only_values_are_probed_when_there_is_a_single_action() -> None:
     report = check_env(Single, **{**QUICK, "probes": True})
     probes = [finding for finding in report.findings if finding.name.startswith("probe")]
     assert [(probe.name, probe.severity) for probe in probes] == [("probe: value only", "ok")]
+
+
+@pytest.mark.parametrize(("env", "steps"), [(teams.Dice, 1000), (teams.Returns, 100)])
+def test_last_observations_are_not_accused_when_agents_come_and_go(env: Any, steps: int) -> None:
+    """What absent agents see counts neither among beginnings nor among the steps between."""
+    found = finding_of(env, "final observation", play_steps=steps)
+    assert found.severity == "ok", found
 
 
 def test_a_free_deviation_hides_no_cut_when_actions_are_continuous() -> None:

@@ -1,15 +1,19 @@
 """What `PPOTrainer`'s methods are given by mistake, and what they answer."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
+from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
-from metta.errors import ConfigError, RolloutError
+from metta.errors import ConfigError, MettaError, RolloutError
+from metta.rl.components.trainer import Trainer
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.store.rollout_file import save_rollout
 
 
 @pytest.mark.parametrize(
@@ -61,6 +65,44 @@ def test_a_trainer_is_refused_when_it_should_have_another_number_of_environments
     settings: dict[str, Any] = {name: 4}
     with pytest.raises(ConfigError, match=f"num_envs=4, but the {message}"):
         PPOTrainer(None, make(), **settings)
+
+
+def test_a_run_is_refused_when_it_should_have_another_number_of_environments() -> None:
+    with pytest.raises(ConfigError, match="num_envs=3, but the list of factories given has 2"):
+        Trainer({"num_envs": 3}, env=[CorridorEnv] * 2)
+
+
+def test_no_number_is_suggested_when_a_list_has_no_environments() -> None:
+    with pytest.raises(MettaError) as refused:
+        PPOTrainer(None, [], num_envs=4)
+    assert "num_envs" not in str(refused.value)
+
+
+def test_one_of_two_is_asked_for_when_two_curricula_are_given() -> None:
+    with pytest.raises(ConfigError, match="env= and curriculum= both say"):
+        Trainer({}, Curriculum(env=CorridorEnv), env=Curriculum(env=CorridorEnv))
+
+
+def test_the_order_is_explained_when_the_environment_comes_first() -> None:
+    with pytest.raises(ConfigError, match="the policy comes first and may be None"):
+        PPOTrainer(CorridorEnv(), "mlp")
+
+
+def test_training_is_refused_when_its_arguments_would_have_no_effect() -> None:
+    with PPOTrainer(None, CorridorEnv, horizon=8, num_envs=2) as trainer:
+        with pytest.raises(ConfigError, match="always adds to the steps before"):
+            trainer.train(16, reset_num_timesteps=True)
+        with pytest.raises(ConfigError, match="found a str; allowed is a list"):
+            trainer.train(16, hooks="progress")  # type: ignore[arg-type]  # as users write it
+        assert trainer.train(16, reset_num_timesteps=False)
+
+
+def test_learning_is_refused_when_a_file_comes_with_other_arguments(tmp_path: Path) -> None:
+    with PPOTrainer(None, CorridorEnv, horizon=8, num_envs=2) as trainer:
+        save_rollout(tmp_path / "rollout", trainer.collect_rollouts())
+        with pytest.raises(ConfigError, match="has no argument 'epochs'"):
+            trainer.learn(tmp_path / "rollout", epochs=3)
+        assert trainer.learn(tmp_path / "rollout")
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_envs": 2}], ids=["left out", "equal"])

@@ -55,6 +55,20 @@ def test_training_does_not_change_when_predict_is_called_in_between() -> None:
         assert int(best) == int(logits[0])
 
 
+def test_random_actions_follow_the_seed_when_the_weights_are_the_same() -> None:
+    observation = CorridorEnv().reset(seed=0)[0]
+    with PPOTrainer(None, CorridorEnv, **QUIET) as other:
+        weights = other.policy.state_dict()
+
+    def drawn(seed: int) -> list[int]:
+        with PPOTrainer(None, CorridorEnv, seed=seed, **QUIET) as trainer:
+            trainer.policy.load_state_dict(weights)
+            return [int(trainer.predict(observation)[0]) for _ in range(64)]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
 def _rows(observation: Any) -> dict[str, Any]:
     return {"obs": torch.as_tensor(observation)[None, None]}
 
@@ -128,6 +142,12 @@ def test_a_policy_goes_by_the_names_of_others(name: str) -> None:
 def test_one_of_two_is_asked_for_when_name_and_setting_differ() -> None:
     with pytest.raises(ConfigError, match="both set agent"):
         PPOTrainer("MlpLstmPolicy", CorridorEnv, core="gru")
+    whole_name: dict[str, Any] = {"agent.core": "gru"}
+    with pytest.raises(ConfigError, match=r"'MlpLstmPolicy' and agent\.core='gru' both set agent"):
+        PPOTrainer("MlpLstmPolicy", CorridorEnv, **whole_name)
+    whole_name = {"agent.core": "lstm"}
+    with PPOTrainer("MlpLstmPolicy", CorridorEnv, **QUIET, **whole_name) as trainer:
+        assert trainer.config.agent.core == "lstm"
 
 
 @pytest.mark.parametrize(

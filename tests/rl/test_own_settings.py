@@ -44,8 +44,9 @@ def test_a_setting_is_refused_when_it_would_have_no_effect(
     [
         {"tensorboard": False, "csv": False, "eval_episodes": 0, "wandb.mode": "off"},
         {"log_interval": 2, "keep_last": 1, "total_timesteps": 64},
+        {"env_kwargs": {"length": 3}, "wrappers": ["TimeLimit(max_episode_steps=9)"]},
     ],
-    ids=["switched off", "acting"],
+    ids=["switched off", "acting", "of the environment"],
 )
 def test_a_setting_is_taken_when_it_says_what_happens(settings: dict[str, Any]) -> None:
     with PPOTrainer(None, CorridorEnv, hidden_size=4, recipe="none", **settings) as trainer:

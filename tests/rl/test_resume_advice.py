@@ -10,7 +10,7 @@ from torch import nn
 
 from metta.cli.main import main
 from metta.curriculum import Curriculum
-from metta.envs.factory import configured_vec_env
+from metta.envs.configured import configured_vec_env
 from metta.errors import ConfigError, InexactResumeError, MettaWarning, StateError
 from metta.rl.functional_trainer import create_training_components, functional_training_loop
 from metta.rl.ppo_trainer import PPOTrainer

@@ -303,6 +303,7 @@ def test_old_trainer_code_removed() -> None:
         for path in sorted([*folder.glob("*.py"), *(folder / "components").glob("*.py")])
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.While)
+        and path.name != "process_group.py"  # which repeats heartbeats
     ]
     assert loops == ["loop.py"]
 

@@ -1,6 +1,10 @@
+import functools
+import itertools
 import os
 import random
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -259,6 +263,34 @@ def test_one_line_is_said_when_an_episode_is_very_long(monkeypatch: pytest.Monke
     play(lambda: CountdownEnv(9), 8)  # many short ones take as many steps
 
 
+class Lengths(CountdownEnv):
+    """Episodes of these lengths, one after the other."""
+
+    def __init__(self, *lengths: int) -> None:
+        super().__init__()
+        self.lengths = list(lengths)
+        self.length = self.lengths.pop(0)
+
+    def _advance(self, action: int) -> Any:
+        reply = super()._advance(action)
+        if self.steps == self.length and self.lengths:
+            self.length = self.lengths.pop(0)
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("lengths", "count"), [((7, 19), 0), ((1, 21), 0), ((1, 22), 1), ((7, 19, 45, 200), 1)]
+)
+def test_one_line_is_said_when_a_later_episode_is_very_long(
+    lengths: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metta.sim.simulation._LONG_EPISODE", 20)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        play(functools.partial(Lengths, *lengths), len(lengths), rows=1)
+    assert ["not ended after 20 steps" in str(one.message) for one in said] == [True] * count
+
+
 @pytest.mark.parametrize("num_episodes", [0, -1])
 def test_a_config_error_is_raised_when_no_episode_is_asked_for(num_episodes: int) -> None:
     with pytest.raises(ConfigError, match="it must be at least 1"):
@@ -269,12 +301,14 @@ def test_the_mean_is_that_of_returns_when_scores_are_read() -> None:
     assert EpisodeScores(np.array([1.0, 2.0, 6.0]), np.array([1, 1, 1])).mean == 3.0
 
 
-def test_only_finished_episodes_count_when_the_time_is_up() -> None:
+def test_only_finished_episodes_count_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """One environment never ends, so that its episode is missing, and only that."""
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)  # a second each step
+    monkeypatch.setattr("metta.sim.simulation.time", clock)
     factories = [CountdownEnv, lambda: CountdownEnv(10**9)]
     vec_env = make_vec_env(factories)
     try:
-        scores = run_episodes(policy_for(CountdownEnv), vec_env, 7, seed=1, max_seconds=0.5)
+        scores = run_episodes(policy_for(CountdownEnv), vec_env, 7, seed=1, max_seconds=50)
     finally:
         vec_env.close()
     assert scores.returns.tolist() == [15.0] * 6

@@ -1,5 +1,7 @@
 """Suites: each simulation in environments of its own."""
 
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -96,19 +98,28 @@ def test_environments_are_closed_when_a_suite_ends_or_fails() -> None:
     assert Closing.open_envs == 0
 
 
+@pytest.fixture
+def _clock_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second passes with each step."""
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)
+    monkeypatch.setattr("metta.sim.simulation.time", clock)
+
+
+@pytest.mark.usefixtures("_clock_of_steps")
 def test_missing_episodes_are_told_of_when_time_ends_a_simulation() -> None:
     factories = [CountdownEnv, lambda: CountdownEnv(10**9)]
     policy = policy_for(CountdownEnv())
-    suite = {"a/b": simulation(factories, num_episodes=5, max_seconds=0.3)}
-    with pytest.warns(MettaWarning, match=r"'a/b' was ended by max_seconds=0\.3: 1 of 5 episodes"):
+    suite = {"a/b": simulation(factories, num_episodes=5, max_seconds=30)}
+    with pytest.warns(MettaWarning, match=r"'a/b' was ended by max_seconds=30\.0: 1 of 5 episodes"):
         results = run_suite(policy, suite, seed=1)
     assert results.episodes["a/b"].num_missing == 1
     assert results.summary.simulation_scores == {"a/b": 15.0}
 
 
+@pytest.mark.usefixtures("_clock_of_steps")
 def test_an_env_error_says_what_to_do_when_no_episode_ended_in_time() -> None:
-    endless = simulation(lambda: CountdownEnv(10**9), max_seconds=0.01)
-    with pytest.raises(EnvError, match=r"no episode of 'a/b' ended within max_seconds=0\.01"):
+    endless = simulation(lambda: CountdownEnv(10**9), max_seconds=30)
+    with pytest.raises(EnvError, match=r"no episode of 'a/b' ended within max_seconds=30\.0"):
         run_suite(policy_for(CountdownEnv()), {"a/b": endless}, seed=1)
 
 

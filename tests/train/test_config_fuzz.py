@@ -56,8 +56,12 @@ def legal(leaf: Leaf) -> st.SearchStrategy[Any]:
 
 
 VALID = st.fixed_dictionaries({path: legal(leaf) for path, leaf in LEAVES.items()}).map(
-    # groups of equal size are the one rule over several fields
-    lambda values: values | {"trainer.rollout.num_groups": 1}
+    # groups and shards of equal size are the rules over several fields
+    lambda values: (
+        values
+        | {"trainer.rollout.num_groups": 1, "trainer.rollout.num_shards": 1}
+        | {"trainer.system.num_processes": 1}
+    )
 )
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)

@@ -10,6 +10,7 @@ from metta.errors import ConfigError
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.train.foreign_names import FOREIGN_NAMES
 from metta.train.settings import ALIASES, setting_paths, setting_values
+from metta.train.train_config import TrainingConfig
 
 SAME: list[tuple[str, Any, str, Any]] = [
     ("anneal_lr", True, "trainer.optimizer.schedule", "linear"),
@@ -98,3 +99,11 @@ def test_one_of_two_is_asked_for_when_a_foreign_name_sets_the_same() -> None:
 
 def test_no_foreign_name_is_a_setting() -> None:
     assert not FOREIGN_NAMES.keys() & {*setting_paths(), *ALIASES}
+
+
+@pytest.mark.parametrize(
+    "name", ["verbose", "wandb.mode", "ent_coef", *sorted(FOREIGN_NAMES.keys() - {"num_gpus"})]
+)
+def test_a_number_too_large_to_be_written_is_refused_like_any_other(name: str) -> None:
+    with pytest.raises(ConfigError):
+        TrainingConfig.from_dict({name: 10**5000})

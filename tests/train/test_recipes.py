@@ -1,7 +1,13 @@
 """Recipes as data, and how they meet what was chosen."""
 
+import dataclasses
+
+import gymnasium
+import numpy as np
 import pytest
 
+from metta import PPOTrainer
+from metta.envs.toy import CountdownEnv
 from metta.train.layers import resolve
 from metta.train.presets import PRESETS
 from metta.train.recipes import RECIPES, EnvFacts, lacks_choices, recipe_for, with_recipe
@@ -89,6 +95,14 @@ def test_a_rollout_has_about_as_many_samples_for_any_number_of_rows(
     assert applied.config.trainer.rollout.horizon == horizon
 
 
+def test_agents_of_one_world_are_collected_for_at_least_256_steps() -> None:
+    alone = EnvFacts("states", is_continuous=False, rows=32)
+    for facts, horizon in ((alone, 64), (dataclasses.replace(alone, agents=4), 256)):
+        applied = with_recipe(TrainingConfig(), facts)
+        assert applied is not None
+        assert applied.config.trainer.rollout.horizon == horizon
+
+
 def test_values_of_an_earlier_recipe_stay_when_a_run_has_them() -> None:
     applied = with_recipe(TrainingConfig(), CONTROL, {LEARNING_RATE: 7e-4})
     assert applied is not None
@@ -98,3 +112,20 @@ def test_values_of_an_earlier_recipe_stay_when_a_run_has_them() -> None:
 def test_an_id_means_no_preset() -> None:
     resolved = resolve("CartPole-v1")
     assert given_paths(resolved.config) == {"trainer.curriculum.env"}
+
+
+@pytest.mark.parametrize(
+    ("reach", "log_std"),
+    [([1e6], 2.0), ([1e-6], -5.0), ([0.0], -0.69), ([1.0, 1.0, 9.0], -0.69)],
+)
+def test_first_deviations_are_bounded_when_actions_reach_far_or_nowhere(
+    reach: list[float], log_std: float
+) -> None:
+    class Reaching(CountdownEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            high = np.array(reach, np.float32)
+            self.action_space = gymnasium.spaces.Box(-high, high)
+
+    with PPOTrainer(None, Reaching, verbose=False) as trainer:
+        assert trainer.config.agent.log_std_init == log_std

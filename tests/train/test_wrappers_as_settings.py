@@ -1,12 +1,16 @@
 """Wrappers as settings: how they are written, and what is refused before anything is made."""
 
+import inspect
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
+from metta.envs import make_vec_env
 from metta.errors import ConfigError
 from metta.train import apply_settings
 from metta.train.layers import resolve
@@ -87,7 +91,10 @@ def test_a_file_comes_back_equal_when_it_was_written(tmp_path: Path) -> None:
         ("FrameStack(4, stack_size=4)", "was given stack_size twice"),
         ("FrameStack(size=4)", r"no argument 'size'.*FrameStack\(stack_size, padding_type='reset'\)"),
         ("FrameStack(4, 'mirror')", "'reset' or 'zero'"),
-        ("StickyAction(2)", "from 0 to 1"),
+        ("StickyAction(1)", "from 0 to less than 1"),
+        ("FrameStack(3000000000)", "stack_size=3000000000; allowed"),
+        ("FrameStack(stack_size=4, stack_size=5)", "an argument is given twice"),
+        ("ActionRepet(4)", "did you mean 'ActionRepeat'"),
         ("FilterObservation('a')", "a list of texts"),
         ("ReshapeObservation([])", "a list of whole numbers"),
         ("ScaleReward(1e999)", "allowed is a number"),
@@ -118,6 +125,25 @@ def test_every_problem_is_named_when_several_wrappers_are_wrong() -> None:
 def test_the_list_itself_is_refused_when_it_is_none() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.curriculum\.wrappers"):
         wrappers(wrappers=5)
+
+
+@pytest.mark.parametrize("entry", ["StickyAction(0)", "DelayObservation(0)", "FrameStack(1)"])
+def test_the_least_is_taken_when_it_is_given(entry: str) -> None:
+    with closing(make_vec_env("CartPole-v1", wrappers=wrappers(wrappers=[entry]))) as envs:
+        assert envs.num_rows == 1
+
+
+def test_defaults_are_those_of_gymnasium_when_it_makes_the_wrapper() -> None:
+    compared = 0
+    for wrapper in WRAPPERS.values():
+        if wrapper.maker is not None:
+            theirs = inspect.signature(getattr(gymnasium.wrappers, wrapper.maker)).parameters
+            for argument in wrapper.arguments:
+                default = theirs[argument.name].default
+                if default is not inspect.Parameter.empty:
+                    assert argument.default == default, (wrapper.maker, argument.name)
+                    compared += 1
+    assert compared >= 6
 
 
 def test_the_registry_tells_its_arguments_when_it_is_read() -> None:

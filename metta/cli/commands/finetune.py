@@ -45,6 +45,11 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"{', '.join(chosen)} cannot be chosen here: the network is that of the policy; leave it out"
         )
+    if resolved.config.trainer.system.num_processes > 1:
+        raise ConfigError(
+            "finetune begins a run in one process; leave num_processes out, and continue with: "
+            "metta resume RUN num_processes=N"
+        )
     task = resolved.config.trainer.curriculum
     store = PolicyStore(output)
     env = make_vec_env(task.env, env_kwargs=task.env_kwargs, wrappers=task.wrappers)

@@ -121,8 +121,7 @@ class EnvPoolEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step."""
-        actions = np.asarray([action], self.action_space.dtype)
-        observations, rewards, ended, cut, _ = self._envs.step(actions)
+        observations, rewards, ended, cut, _ = self._envs.step(np.asarray([action]))
         return _first(observations), float(rewards[0]), bool(ended[0]), bool(cut[0]), {}
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -12,16 +13,21 @@ __all__ = ["with_codes"]
 
 _IMAGE = "image"
 _NUM_DIRECTIONS = 4
+_OF_CODES = ("DirectionObsWrapper", "FullyObsWrapper", "ViewSizeWrapper")
+"""MiniGrid's wrappers whose views are codes too."""
 
 
 def with_codes(env: GymEnv) -> GymEnv:
     """The environment, its ``image`` declared as three codes per cell: object, colour and state.
 
     MiniGrid declares pixels of 0 to 255, which would be scaled like a photograph. The numbers stay as
-    they are; only views of another form, such as drawn ones, keep their declaration.
+    they are. Views that a wrapper made, such as drawn ones, keep their declaration, unless it is known
+    that they are codes too.
     """
     space = env.observation_space
     if not isinstance(space, spaces.Dict) or not _is_view(space.spaces.get(_IMAGE)):
+        return env
+    if not _shows_codes(env):
         return env
     constants = importlib.import_module("minigrid.core.constants")
     # the last one also says where agents look
@@ -37,3 +43,13 @@ def with_codes(env: GymEnv) -> GymEnv:
 def _is_view(space: Any) -> bool:
     is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8
     return is_bytes and len(space.shape) == 3 and space.shape[2] == 3
+
+
+def _shows_codes(env: GymEnv) -> bool:
+    """Whether no wrapper may have made something else of the codes."""
+    while isinstance(env, gymnasium.Wrapper):
+        is_changed = isinstance(env, gymnasium.ObservationWrapper)
+        if is_changed and type(env).__name__ not in _OF_CODES:
+            return False
+        env = env.env
+    return True

@@ -156,6 +156,11 @@ class RolloutBuffer:
             params=self._param_array,
         )
 
+    @property
+    def run_columns(self) -> dict[str, Tensor]:
+        """What is measured of a rollout: here, all columns."""
+        return self.columns
+
     def begin(self) -> None:
         """Forget the last rollout's sparse entries and columns."""
         if self.device.type == "cuda":  # its transfer may still be reading this memory

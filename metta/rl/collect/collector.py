@@ -1,8 +1,8 @@
 """`RolloutCollector`: act, step, record."""
 
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -32,9 +32,31 @@ from metta.rl.collect.task_feed import TaskFeed
 from metta.seeding import derive_seed, numpy_generator, seed_torch
 from metta.stateful import digest_of
 
-__all__ = ["RolloutCollector"]
+__all__ = ["CollectedPart", "RolloutCollector", "report_scores"]
 
 _ENDLESS_STEPS = 10_000
+
+
+class CollectedPart(NamedTuple):
+    """What a rollout gives apart from its columns."""
+
+    stats: dict[str, list[float]]
+    """Lists with one number per episode that ended."""
+    scores: list[tuple[int, float]]
+    """(task, score) of episodes, for the curriculum."""
+    num_steps: int
+    """Valid agent steps."""
+
+
+def report_scores(
+    feed: TaskFeed | None, scores: Sequence[tuple[int, float]]
+) -> dict[str, list[float]]:
+    """Tell the curriculum how episodes of its tasks ended; returns its metrics."""
+    if feed is None:
+        return {}
+    for task, score in scores:
+        feed.curriculum.complete(task, score)
+    return {name: [value] for name, value in feed.curriculum.metrics().items()}
 
 
 class RolloutCollector:
@@ -43,11 +65,12 @@ class RolloutCollector:
         collector = RolloutCollector(vec_env, policy, experience, "cpu")
         stats, num_steps = collector.collect()
 
-    Episodes continue from one rollout to the next. The noise of rollout k is a function of (seed, rank, k).
+    Episodes continue from one rollout to the next. The noise of rollout k is a function of (seed, shard,
+    k).
     """
 
     state_name = "collector"
-    state_version = 1
+    state_version = 2
 
     def __init__(  # noqa: PLR0913  # four parts by position, then how they are used: by name
         self,
@@ -57,7 +80,7 @@ class RolloutCollector:
         device: torch.device | str = "cpu",
         *,
         seed: int = 0,
-        rank: int = 0,
+        shard: int = 0,
         actor: str = "auto",
         curriculum: Curriculum | None = None,
     ) -> None:
@@ -72,7 +95,7 @@ class RolloutCollector:
         self._begin_rollout: Callable[[int, Policy], None] | None = getattr(
             self.vec_env, "begin_rollout", None
         )
-        self.seed, self.rank = seed, rank
+        self.seed, self.shard = seed, shard
         self.num_rollouts = 0
         self.groups = group_slices(self.vec_env.num_rows, self.vec_env.num_groups)
         self.actor = make_actor(actor, policy, self.groups[0].stop)
@@ -97,12 +120,17 @@ class RolloutCollector:
                 f"{len(curriculum.tasks)}; make it of them: make_vec_env(curriculum.tasks, ...)"
             )
         tasked = cast("TaskedVecEnv", self.vec_env)
-        return TaskFeed(tasked, curriculum, seed=self.seed, rank=self.rank)
+        return TaskFeed(tasked, curriculum, seed=self.seed, shard=self.shard)
 
     @property
     def actor_kind(self) -> str:
         """The actor that was chosen: ``eager``, ``traced``, ``numpy`` or ``c``."""
         return self.actor.kind
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that ended so far."""
+        return self.meter.num_episodes
 
     @property
     def experience(self) -> RolloutBuffer:
@@ -118,21 +146,26 @@ class RolloutCollector:
         self._experience = buffer
         self._slots = [buffer.obs_slots(rows) for rows in self.groups]
 
-    @torch.no_grad()
     def collect(self) -> tuple[dict[str, list[float]], int]:
         """One rollout of the buffer's horizon; returns episode statistics and valid agent steps.
 
         Statistics are lists with one number per episode that ended: ``episode_return``,
         ``episode_length``, and whatever numbers the environment reported at an episode's end.
         """
+        part = self.collect_part()
+        return part.stats | report_scores(self.task_feed, part.scores), part.num_steps
+
+    @torch.no_grad()
+    def collect_part(self) -> CollectedPart:
+        """The same, without reporting to the curriculum, which may wait for other parts of the rollout."""
         buffer = self.experience
         epoch = self.num_rollouts
         if self._begin_rollout is not None:
             self._begin_rollout(epoch, self.policy)
         seed_torch(
-            derive_seed(self.seed, "collect", rank=self.rank, epoch=epoch), self.policy.device
+            derive_seed(self.seed, "collect", rank=self.shard, epoch=epoch), self.policy.device
         )
-        generator = numpy_generator(self.seed, "noise", rank=self.rank, epoch=epoch)
+        generator = numpy_generator(self.seed, "noise", rank=self.shard, epoch=epoch)
         noise = draw_noise(
             self.policy.action_spec, generator, buffer.horizon, self.vec_env.num_rows
         )
@@ -144,12 +177,10 @@ class RolloutCollector:
                 self._check_finite(buffer)
             buffer.finalize(self.policy, self.actor.produces, self.actor.value_source)
         self.num_rollouts += 1
-        stats = self.meter.update(buffer, infos)
-        if self.task_feed is not None:
-            self.task_feed.after_rollout(self.meter.last_ended, buffer.lost)
-            stats |= {k: [v] for k, v in self.task_feed.curriculum.metrics().items()}
+        stats, feed = self.meter.update(buffer, infos), self.task_feed
+        scores = [] if feed is None else feed.after_rollout(self.meter.last_ended, buffer.lost)
         self._warn_when_endless()
-        return stats, int(buffer.valid.sum())
+        return CollectedPart(stats, scores, int(buffer.valid.sum()))
 
     def _begin(self, buffer: RolloutBuffer) -> None:
         """Put the observations that come first into slot 0: of a reset, or carried over."""
@@ -211,8 +242,8 @@ class RolloutCollector:
         """One seed per row; a reset in the middle of a run does not repeat the run's first episodes."""
         seed = self.seed
         if self.num_rollouts:
-            seed = derive_seed(seed, "fresh episodes", rank=self.rank, epoch=self.num_rollouts)
-        return row_seeds(seed, self.vec_env.num_rows, rank=self.rank)
+            seed = derive_seed(seed, "fresh episodes", rank=self.shard, epoch=self.num_rollouts)
+        return row_seeds(seed, self.vec_env.num_rows, rank=self.shard)
 
     def _run(self, buffer: RolloutBuffer, noise: np.ndarray) -> list[Any]:
         """All steps of a rollout; the last observations and states go into the carry."""

@@ -49,6 +49,8 @@ class OpponentPool:
         self._template = _frozen(learner)
         self.fixed = [_frozen(policy) for policy in fixed]
         self.interval, self.size = interval, size
+        self._begun = 0
+        """The rollout that began last."""
         self.past: list[Policy] = [] if fixed else [_frozen(learner)]
         """Past selves; before the first one was added, the learner as it began."""
         self._num_past = len(self.past)
@@ -62,10 +64,12 @@ class OpponentPool:
         """Add a copy of the learner at every multiple of the interval.
 
         If the pool is full, it replaces the oldest past self, also in unfinished episodes;
-        the others keep their places, so that all other environments keep their opponent.
+        the others keep their places, so that all other environments keep their opponent. Shards share
+        a pool, and the first of them to begin a rollout adds the copy.
         """
-        if not self.interval or number == 0 or number % self.interval:
+        if number == self._begun or not self.interval or number % self.interval:
             return
+        self._begun = number
         place = self._num_past % self.size
         self.past[place : place + 1] = [_frozen(learner)]
         self._num_past += 1
@@ -92,7 +96,7 @@ class OpponentPool:
             past.append(policy)
         if not (past or self.fixed):
             raise StateError("the saved opponents are empty; the state is damaged")
-        self.past, self._num_past = past, int(state["num_past"])
+        self.past, self._num_past, self._begun = past, int(state["num_past"]), 0
 
 
 def _frozen(policy: Policy) -> Policy:
@@ -111,7 +115,7 @@ class OpponentVecEnv(VecEnvWrapper):
     """
 
     def __init__(
-        self, inner: VecEnv, pool: OpponentPool, num_learners: int, *, seed: int = 0
+        self, inner: VecEnv, pool: OpponentPool, num_learners: int, *, seed: int = 0, shard: int = 0
     ) -> None:
         self._agents = agents_per_env(inner)
         if not 1 <= num_learners < self._agents:
@@ -120,7 +124,7 @@ class OpponentVecEnv(VecEnvWrapper):
                 f"it must be 1 to {self._agents - 1}: change learner_share, or the number of agents"
             )
         super().__init__(inner)
-        self.pool, self._seed = pool, seed
+        self.pool, self._seed, self._shard = pool, seed, shard
         self.agents_per_env = num_learners
         self.num_envs = inner.num_rows // self._agents
         self.observation_space, self.obs_spec = inner.observation_space, inner.obs_spec
@@ -217,12 +221,16 @@ class OpponentVecEnv(VecEnvWrapper):
         for index in np.flatnonzero(begun).tolist():
             env = group.envs.start + index
             episode = int(self._num_episodes[env])
-            generator = numpy_generator(self._seed, "opponent", epoch=episode, index=env)
+            generator = numpy_generator(
+                self._seed, "opponent", rank=self._shard, epoch=episode, index=env
+            )
             group.member[index] = generator.integers(len(self.pool.members))
 
     def _noise(self, group: int, num_rows: int) -> np.ndarray:
         step = int(self._steps[group])
-        generator = numpy_generator(self._seed, "opponent noise", epoch=step, index=group)
+        generator = numpy_generator(
+            self._seed, "opponent noise", rank=self._shard, epoch=step, index=group
+        )
         noise: np.ndarray = draw_noise(self.pool.members[0].action_spec, generator, 1, num_rows)[0]
         return noise
 

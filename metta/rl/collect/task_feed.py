@@ -23,7 +23,7 @@ class TaskFeed:
     """
 
     def __init__(
-        self, vec_env: TaskedVecEnv, curriculum: Curriculum, *, seed: int, rank: int = 0
+        self, vec_env: TaskedVecEnv, curriculum: Curriculum, *, seed: int, shard: int = 0
     ) -> None:
         if vec_env.num_tasks != len(curriculum.tasks):
             raise ConfigError(
@@ -31,7 +31,8 @@ class TaskFeed:
                 f"{len(curriculum.tasks)}; make them of its tasks: make_vec_env(curriculum.tasks, ...)"
             )
         self.vec_env, self.curriculum = vec_env, curriculum
-        self._seed, self._rank = seed, rank
+        self._seed, self._shard = seed, shard
+        self.num_draws = 0
         self._agents = agents_per_env(vec_env)
         num_envs = len(vec_env.tasks)
         self.playing = np.zeros(num_envs, np.int32)
@@ -68,11 +69,12 @@ class TaskFeed:
         self,
         ended: Sequence[tuple[int, int, float, int]],
         lost: Collection[tuple[int, int]] = (),
-    ) -> None:
-        """Report scores of episodes to the curriculum: `ended` has (step, row, return, length) of agents.
+    ) -> list[tuple[int, float]]:
+        """(task, score) of episodes that ended: `ended` has (step, row, return, length) of agents.
 
-        Episodes that were lost with their worker (`lost`: step, row) are not reported.
+        Episodes that were lost with their worker (`lost`: step, row) have no score.
         """
+        scores = []
         dropped = {(step + 1, row // self._agents) for step, row in lost}
         agents = sorted((step, row // self._agents, total) for step, row, total, _ in ended)
         place = 0
@@ -81,24 +83,26 @@ class TaskFeed:
                 self._add(*agents[place][1:])
                 place += 1
             if self.finished[env] and (step, env) not in dropped:
-                self.curriculum.complete(task, self.returns[env] / self.finished[env])
+                scores.append((task, float(self.returns[env] / self.finished[env])))
             self.returns[env], self.finished[env] = 0.0, 0
         for _, env, total in agents[place:]:
             self._add(env, total)
         self._ends.clear()
+        return scores
 
     def _add(self, env: int, total: float) -> None:
         self.returns[env] += total
         self.finished[env] += 1
 
     def _draw(self, env: int) -> None:
-        curriculum = self.curriculum
-        generator = numpy_generator(self._seed, "task", rank=self._rank, epoch=curriculum.num_draws)
-        self.vec_env.next_tasks[env] = curriculum.draw(generator)
+        generator = numpy_generator(self._seed, "task", rank=self._shard, epoch=self.num_draws)
+        self.num_draws += 1
+        self.vec_env.next_tasks[env] = self.curriculum.draw(generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is known of unfinished episodes; which tasks come next is the environments' state."""
-        return {name: getattr(self, name).copy() for name in _COLUMNS}
+        """Draws, and unfinished episodes; which tasks come next is the environments' state."""
+        columns = {name: getattr(self, name).copy() for name in _COLUMNS}
+        return {**columns, "num_draws": self.num_draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
@@ -110,3 +114,4 @@ class TaskFeed:
                     "continue with as many as the run has"
                 )
             own[:] = column
+        self.num_draws = int(state["num_draws"])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from gymnasium import spaces
 
 from metta.curriculum import Curriculum
-from metta.envs.factory import configured_vec_env
+from metta.envs.configured import configured_vec_env
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, EnvError
 from metta.train.batch_sizing import minibatch_sizes
@@ -25,6 +25,8 @@ class EnvironmentManager:
     def __init__(self, config: TrainerConfig, curriculum: Curriculum | None = None) -> None:
         self.config = config
         self.curriculum = curriculum or Curriculum(config.curriculum)
+        self.num_local = 0
+        """Shards of this process; 0: all of them."""
         self._vec_env: VecEnv | None = None
 
     def create(self, vectorization: Vectorization | None = None) -> VecEnv:
@@ -44,7 +46,7 @@ class EnvironmentManager:
                 "trainer.rollout.num_workers"
             )
         self.close()
-        self._vec_env = configured_vec_env(self.curriculum.tasks, rollout)
+        self._vec_env = configured_vec_env(self.curriculum.tasks, rollout, num_local=self.num_local)
         return self._vec_env
 
     @property

@@ -1,7 +1,6 @@
 """`RolloutManager`: the rollout phase of a run."""
 
-from metta.rl.collect.buffer import RolloutBuffer
-from metta.rl.collect.collector import RolloutCollector
+from metta.rl.collect.sharded_collector import Collector, Experience
 
 __all__ = ["RolloutManager"]
 
@@ -9,7 +8,7 @@ __all__ = ["RolloutManager"]
 class RolloutManager:
     """The interface of `RolloutCollector`."""
 
-    def __init__(self, collector: RolloutCollector) -> None:
+    def __init__(self, collector: Collector) -> None:
         self.collector = collector
 
     def collect(self) -> tuple[dict[str, list[float]], int]:
@@ -17,7 +16,7 @@ class RolloutManager:
         return self.collector.collect()
 
     @property
-    def experience(self) -> RolloutBuffer:
+    def experience(self) -> Experience:
         """The experience that was collected last."""
         return self.collector.experience
 
@@ -29,4 +28,4 @@ class RolloutManager:
     @property
     def num_episodes(self) -> int:
         """Episodes that ended in them."""
-        return self.collector.meter.num_episodes
+        return self.collector.num_episodes

@@ -20,11 +20,16 @@ from metta.rl.components.optimizer_manager import OptimizerManager
 from metta.rl.components.rollout_manager import RolloutManager
 from metta.rl.components.stats_manager import StatsManager
 from metta.rl.components.training_manager import TrainingManager
-from metta.rl.evaluate.evaluator import PolicyEvaluator
+from metta.rl.evaluate.evaluator import PolicyEvaluator, require_own_env
 from metta.rl.hooks.registry import HookRegistry
+from metta.rl.joint_start import begin_together, shared_values
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
+from metta.rl.learn.numerics import resolve_device
 from metta.rl.loop import EpochFunction, default_training_step, run_training
+from metta.rl.process_group import join_ranks, telling_others
+from metta.rl.ranks import Ranks
 from metta.rl.resume.run_settings import recipe_of_run
+from metta.rl.resume.shard_states import bring_shards
 from metta.rl.saved_opponents import load_opponents
 from metta.rl.session import RunSession
 from metta.rl.stop_signals import stopping_on_signals
@@ -41,6 +46,7 @@ from metta.train.batch_sizing import BatchPlan
 from metta.train.changes import plain_settings
 from metta.train.layers import resolve, with_recipe_origins
 from metta.train.recipes import Applied
+from metta.train.settings import apply_settings
 from metta.train.train_config import TrainerConfig, TrainingConfig, WandbConfig
 
 __all__ = ["Trainer"]
@@ -89,8 +95,7 @@ class Trainer:
         changes: Collection[str] | None = None,
     ) -> None:
         self.training_config = _whole_config(trainer_config, global_config)
-        self._given_policy, self._custom_losses = policy, custom_losses
-        self._step_fn = step_fn
+        self._given_policy, self._custom_losses, self._step_fn = policy, custom_losses, step_fn
         self.curriculum = chosen_curriculum(self.training_config, env, curriculum)
         trainer = dataclasses.replace(self.config, curriculum=self.curriculum.config)
         self.training_config = dataclasses.replace(self.training_config, trainer=trainer)
@@ -126,6 +131,7 @@ class Trainer:
         self._is_closed = self._has_failed = False
         self.stop_signal: int | None = None
         """The signal that ended the last training, if one did."""
+        self.ranks = Ranks(self.config.rollout.num_shards)  # setup meets the others
 
     @property
     def config(self) -> TrainerConfig:
@@ -148,19 +154,35 @@ class Trainer:
             raise StateError("this trainer was cleaned up; make a new one to continue")
         if self.components is not None:
             return
-        if self.session is not None:
-            self.session.open()  # refused before any work if another trainer uses it
-        try:
-            self._build(vectorization)
-        except BaseException:
-            self.cleanup()
-            raise
+        if self.session is not None and self.config.evaluation.eval_episodes > 0:
+            require_own_env(self.curriculum.task)
+        self._join_ranks()
+        with telling_others(self.ranks):
+            if self.session is not None:
+                self.session.open()  # refused before any work if another trainer uses it
+            try:
+                self._build(vectorization)
+            except BaseException:
+                self.cleanup()
+                raise
+
+    def _join_ranks(self) -> None:
+        """Meet the other processes of the run; only the first has its folder, and talks."""
+        system, shards = self.config.system, self.config.rollout.num_shards
+        device = resolve_device(self.config.device)
+        self.ranks = join_ranks(shards, device, system.rank_timeout_seconds)
+        self.hooks.is_master = self.ranks.is_master
+        if not self.ranks.is_master:
+            self.session = None
+            self.training_config = apply_settings(self.training_config, {"verbose": False})
+            self.environment_manager.config = self.config
 
     def _build(self, vectorization: Vectorization | None) -> None:
         task = self.curriculum.task
         if self.config.rollout.auto_batch:
             self.training_config, self.batch_plan = resolve_batch(self.training_config, task)
             self.environment_manager.config = self.config
+        self.environment_manager.num_local = len(self.ranks.shards)
         vecenv = self.environment_manager.create(vectorization)
         self._follow_recipe(vecenv)
         spaces = vecenv.observation_space, vecenv.action_space
@@ -174,6 +196,7 @@ class Trainer:
             hooks=self.hooks,
             curriculum=self.curriculum,
             opponents=load_opponents(self.config, vecenv),
+            ranks=self.ranks,
         )
         parts.conditions.settings |= plain_settings(self.training_config)
         for state in self._own_state:
@@ -185,12 +208,18 @@ class Trainer:
             if not isinstance(task.env, str):
                 announcer(self.config)(_without_id(task.name))
             parts.conditions.complete_plan()
+        begin_together(parts, self.session)
 
     def _follow_recipe(self, vecenv: VecEnv) -> None:
         """Fill in what was not chosen; a run that is there already keeps what it was begun with."""
         frozen = {} if self.session is None else recipe_of_run(self.session.directory)
         before, task = self.training_config, self.curriculum.task
-        self.recipe = follow_recipe(before, vecenv, task, frozen=frozen)
+        if self.ranks.is_master:
+            self.recipe = follow_recipe(before, vecenv, task, frozen=frozen)
+        values = shared_values(self.ranks, {} if self.recipe is None else self.recipe.values)
+        if not self.ranks.is_master and values:
+            self.training_config = apply_settings(before, values)
+            self.environment_manager.config = self.config
         if self.recipe is None:
             return
         self.training_config = self.recipe.config
@@ -232,9 +261,12 @@ class Trainer:
     def digest(self) -> str:
         """Hash of the run's state: weights, optimizer, counters, carried observations.
 
-        Settings, the insides of environments and what hooks noted are not part of it.
+        Settings, the insides of environments and what hooks noted are not part of it. In a run of several
+        processes all of them must call it.
         """
-        return self._ready().registry.digest()
+        parts = self._ready()
+        bring_shards(parts.registry, self.ranks)
+        return parts.registry.digest()
 
     def _ready(self) -> TrainingComponents:
         if self.components is None:
@@ -250,8 +282,9 @@ class Trainer:
         """
         self.setup()
         parts = self._ready()
-        self.state.stop_reason, self._has_failed = None, True
-        with stopping_on_signals(self.state) as signals:
+        self.state.stop_reason = self.state.agreed_stop = None
+        self._has_failed = True
+        with telling_others(self.ranks), stopping_on_signals(self.state) as signals:
             try:
                 run_training(
                     self.state,
@@ -261,7 +294,7 @@ class Trainer:
                     keep_history=False,
                 )
             finally:
-                self.stop_signal = signals.received
+                self.stop_signal = signals.received or self.state.shared.get("stop_signal")
         self._has_failed = False
         return self.state
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from metta.rl.collect.buffer import RolloutBuffer
+from metta.rl.collect.sharded_collector import Experience
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction
 from metta.rl.learn.ppo import PPOOptimizer
 
@@ -29,7 +30,7 @@ class TrainingManager:
         return self.ppo.compute_advantages(experience)
 
     def train(
-        self, experience: RolloutBuffer | Mapping[str, Tensor], *, progress: float = 0.0
+        self, experience: Experience | Mapping[str, Tensor], *, progress: float = 0.0
     ) -> dict[str, float]:
         """Run the training phase: every minibatch of every pass, unless the KL limit stops it early."""
         self.losses = self.ppo.update(experience, self.custom_losses, progress=progress)

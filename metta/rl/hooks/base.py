@@ -50,6 +50,8 @@ class TrainerHook:
     """Hooks with smaller numbers receive an event first; ties go by registration."""
     role: ClassVar[str | None] = None
     """`checkpoint`: this is the run's `checkpoint_hook`, whose `saving` is its `RunSaver` or None."""
+    ranks: Literal["master", "all"] = "master"
+    """Where it receives events in a run of several processes: on the first rank, or on every one."""
     on_error: Literal["raise", "warn", "disable"] = "raise"
     """What an exception in this hook does: stop training, warn, or warn and disable the hook."""
 

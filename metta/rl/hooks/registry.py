@@ -13,6 +13,7 @@ from metta.rl.training_state import TrainerState
 __all__ = ["HookRegistry"]
 
 _ON_ERROR = ("raise", "warn", "disable")
+_RANKS = ("master", "all")
 
 
 @dataclass(eq=False)  # an entry is itself, whatever its hook takes for equal
@@ -45,6 +46,8 @@ class HookRegistry:
     """The run's `StateRegistry`."""
     wandb_run: Any = None
     stats_client: Any = None
+    is_master: bool = True
+    """Whether this is the first rank; hooks that name no ranks receive events there only."""
     _entries: list[_Entry] = field(default_factory=list)
 
     def add(self, hook: Any) -> str:
@@ -65,6 +68,8 @@ class HookRegistry:
         mode = getattr(hook, "on_error", "raise")
         if mode not in _ON_ERROR:
             raise HookError(f"{kind}.on_error is {mode!r}; it must be one of {_ON_ERROR}")
+        if (ranks := getattr(hook, "ranks", "master")) not in _RANKS:
+            raise HookError(f"{kind}.ranks is {ranks!r}; it must be one of {_RANKS}")
         return _Entry("", hook, int(getattr(hook, "order", TrainerHook.order)), listeners)
 
     def _insert(self, entry: _Entry) -> str:
@@ -155,8 +160,11 @@ class HookRegistry:
         return [
             (entry, entry.listeners[event])
             for entry in self._entries
-            if entry.enabled and event in entry.listeners
+            if entry.enabled and event in entry.listeners and self._is_called_here(entry)
         ]
+
+    def _is_called_here(self, entry: _Entry) -> bool:
+        return self.is_master or getattr(entry.hook, "ranks", "master") == "all"
 
     def _offers(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         return {

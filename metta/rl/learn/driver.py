@@ -7,14 +7,20 @@ import torch
 from torch import Tensor
 
 from metta.agent.evaluation_mode import evaluating
-from metta.agent.output import State
 from metta.agent.policy import Policy
 from metta.rl.collect.buffer import ROWS_PER_FORWARD, STATE_PREFIX, obs_column, split_obs
 from metta.rl.learn.optimizer import as_stepper
 from metta.rl.learn.update import Minibatch, UpdateCoefs, UpdateRules, learn_minibatch
 from metta.rl.learn.update_log import UpdateLog
 
-__all__ = ["Driver", "EagerDriver", "current_log_probs", "cut_minibatch", "num_items"]
+__all__ = [
+    "Driver",
+    "EagerDriver",
+    "current_log_probs",
+    "cut_minibatch",
+    "gather_columns",
+    "num_items",
+]
 
 
 class Driver(Protocol):
@@ -90,25 +96,30 @@ def cut_minibatch(
     columns: Mapping[str, Tensor], names: Sequence[str], index: Tensor, policy: Policy
 ) -> Minibatch:
     """Gather some columns at `index`: samples of the flat batch, or segments of a recurrent one."""
-    state: State = {}
+    gathered, state = gather_columns(columns, names, index, policy), {}
     if policy.is_recurrent:
-        segments, rows = columns[STATE_PREFIX + next(iter(policy.initial_state(1)))].shape[:2]
-        which, row = index // rows, index % rows
-        gathered = {
-            name: columns[name].unflatten(0, (segments, -1))[which, :, row].transpose(0, 1)
-            for name in names
-        }
+        rows = columns["values"].shape[1]
         state = {
-            name.removeprefix(STATE_PREFIX): column[which, row]
+            name.removeprefix(STATE_PREFIX): column[index // rows, index % rows]
             for name, column in columns.items()
             if name.startswith(STATE_PREFIX)
         }
-    else:
-        gathered = {
-            name: columns[name].flatten(0, 1).index_select(0, index)[None] for name in names
-        }
     weights = gathered["valid"].to(gathered["values"].dtype) if "valid" in gathered else None
     return Minibatch(gathered, split_obs(policy.obs_spec, gathered), state, weights)
+
+
+def gather_columns(
+    columns: Mapping[str, Tensor], names: Sequence[str], index: Tensor, policy: Policy
+) -> dict[str, Tensor]:
+    """Some columns at `index`: ``[1, B, ...]``, or segments ``[L, B, ...]``."""
+    if not policy.is_recurrent:
+        return {name: columns[name].flatten(0, 1).index_select(0, index)[None] for name in names}
+    segments, rows = columns[STATE_PREFIX + next(iter(policy.initial_state(1)))].shape[:2]
+    which, row = index // rows, index % rows
+    return {
+        name: columns[name].unflatten(0, (segments, -1))[which, :, row].transpose(0, 1)
+        for name in names
+    }
 
 
 def num_items(columns: Mapping[str, Tensor], policy: Policy) -> int:

@@ -13,6 +13,7 @@ from metta.train.train_config import OptimizerConfig
 __all__ = [
     "AdamState",
     "FlatAdam",
+    "GradientStepper",
     "Stepper",
     "TorchStepper",
     "adam_step",
@@ -68,6 +69,18 @@ class Stepper(Protocol):
 
     def apply(self, scale: Tensor, ok: Tensor) -> None:
         """Step with gradients times `scale` where `ok` holds; otherwise change nothing."""
+        ...
+
+
+class GradientStepper(Stepper, Protocol):
+    """A stepper whose gradients can be read and replaced."""
+
+    def gradient(self) -> Tensor:
+        """All gradients as one vector ``[P]``; it may share memory with them."""
+        ...
+
+    def set_gradient(self, vector: Tensor) -> None:
+        """Gradients from one vector ``[P]`` as `gradient` gave it."""
         ...
 
 
@@ -229,6 +242,14 @@ class FlatAdam(torch.optim.Optimizer):
         """One predicated step with gradients times `scale`."""
         adam_step(self.tensors, self.param_groups[0], self.param_groups[0]["lr"], scale, ok)
 
+    def gradient(self) -> Tensor:
+        """The flat gradient itself."""
+        return self.flat_grad
+
+    def set_gradient(self, vector: Tensor) -> None:
+        """Copy a vector into the flat gradient."""
+        self.flat_grad.copy_(vector)
+
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # reason: torch overloads by closure
         """An unconditional step, as of any torch optimizer."""
         loss = closure() if closure is not None else None
@@ -302,12 +323,23 @@ class TorchStepper:
             torch._foreach_mul_(self._gradients(), scale)
             self.optimizer.step()
 
+    def gradient(self) -> Tensor:
+        """The gradients of all parameters that have one, joined."""
+        return torch.cat([gradient.reshape(-1) for gradient in self._gradients()])
+
+    def set_gradient(self, vector: Tensor) -> None:
+        """Copy the parts of a vector into them."""
+        gradients = self._gradients()
+        parts = vector.split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
     def _gradients(self) -> list[Tensor]:
         groups = self.optimizer.param_groups
         return [p.grad for group in groups for p in group["params"] if p.grad is not None]
 
 
-def as_stepper(optimizer: torch.optim.Optimizer) -> Stepper:
+def as_stepper(optimizer: torch.optim.Optimizer) -> GradientStepper:
     """The predicated form of an optimizer."""
     return optimizer if isinstance(optimizer, FlatAdam) else TorchStepper(optimizer)
 

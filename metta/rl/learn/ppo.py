@@ -11,14 +11,17 @@ from metta.agent.normalizers import MAX_DEVIATIONS
 from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
 from metta.ops.advantages import gae, vtrace
-from metta.ops.diagnostics import explained_variance
+from metta.ops.diagnostics import explained_by, value_moments
 from metta.rl.collect.buffer import STATE_PREFIX, RolloutBuffer, obs_column, split_obs
-from metta.rl.collect.rollout_data import check_rollout, collected_columns
+from metta.rl.collect.rollout_data import collected_columns
+from metta.rl.collect.sharded_collector import Experience
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
 from metta.rl.learn.driver import Driver, EagerDriver, current_log_probs, num_items
-from metta.rl.learn.optimizer import FlatAdam, adapted_rate, scheduled
+from metta.rl.learn.optimizer import FlatAdam, adapted_rate, as_stepper, scheduled
+from metta.rl.learn.shards import merged_moments, run_shards, shards_of
 from metta.rl.learn.update import Minibatch, UpdateCoefs, UpdateRules, minibatch_loss
 from metta.rl.learn.update_log import LOSS_NAMES, RareWarning, UpdateLog, UpdateReport
+from metta.rl.ranks import Ranks
 from metta.seeding import derive_seed, numpy_generator, seed_torch
 from metta.train.batch_sizing import check_minibatch_size, minibatch_sizes
 from metta.train.train_config import OptimizerConfig, PPOConfig
@@ -34,7 +37,8 @@ class PPOOptimizer:
 
     The optimizer is one of `make_optimizer` or any of torch's; the driver is one of `make_driver`, over
     the same optimizer, and eager where none is given. The order of samples in update k is a
-    function of (seed, rank, k).
+    function of (seed, shard, k). With several shards, the rows that this rank learns from are those of its
+    shards, one after the other; the result is the same on all ranks.
     """
 
     state_name = "ppo"
@@ -50,7 +54,7 @@ class PPOOptimizer:
         optimizer_config: OptimizerConfig | None = None,
         driver: Driver | None = None,
         seed: int = 0,
-        rank: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         if not isinstance(policy, Policy):
             raise PolicyError(
@@ -65,7 +69,7 @@ class PPOOptimizer:
         self.policy, self.optimizer, self.config = policy, optimizer, config
         self.device = torch.device(device)
         self.optimizer_config = optimizer_config
-        self.seed, self.rank = seed, rank
+        self.seed, self.ranks = seed, ranks or Ranks()
         self.num_updates = 0
         self.skipped_in_a_row = 0
         self._warn_of_skipped, self._warn_of_bounded = RareWarning(), RareWarning()
@@ -164,7 +168,7 @@ class PPOOptimizer:
 
     def update(
         self,
-        experience: RolloutBuffer | Mapping[str, Tensor],
+        experience: Experience | Mapping[str, Tensor],
         custom_loss_fns: Sequence[CustomLoss | LossFunction] = (),
         *,
         progress: float = 0.0,
@@ -182,29 +186,27 @@ class PPOOptimizer:
             self.optimizer.reattach()
         if self.before_update is not None:
             self.before_update()
-        if isinstance(experience, RolloutBuffer):
-            columns = collected_columns(experience)
-        else:
-            columns = check_rollout(experience, self.policy, self._architecture)
-        known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()
-        seed = derive_seed(self.seed, "update", rank=self.rank, epoch=self.num_updates)
-        seed_torch(seed, self.device)
-        if self.config.advantage_estimator == "vtrace" and known:
-            self._correct(columns)
-        elif not {"advantages", "returns"} <= columns.keys():
-            columns.update(self.compute_advantages(columns))
+        parts, reduce = len(self.ranks.shards), self.ranks.reduce
+        shards = shards_of(experience, parts, self.policy, self._architecture)
+        seed_torch(derive_seed(self.seed, "update", epoch=self.num_updates), self.device)
+        for columns in shards:
+            known = {"rewards", "terminated", "truncated", "next_values"} <= columns.keys()
+            if self.config.advantage_estimator == "vtrace" and known:
+                self._correct(columns)
+            elif not {"advantages", "returns"} <= columns.keys():
+                columns.update(self.compute_advantages(columns))
         custom = as_custom_losses(custom_loss_fns)
         coefs = self._coefs(progress, custom)
         self._schedule_learning_rate(progress)
         scale = self.policy.return_normalizer
         before = None if scale is None else scale.copy_state()
-        bounded = self.policy.update_value_scale(columns)
-        log = self._run_passes(columns, custom, coefs)
+        bounded = self.policy.update_value_scale(*shards, reduce=reduce)
+        log = self._run_passes(shards, custom, coefs)
         self.num_updates += 1
         report = log.report()
-        stats = self._finish(report, columns, coefs)
+        stats = self._finish(report, shards, coefs)
         if not stats["skipped_steps"]:
-            bounded |= self.policy.update_normalizers(columns)
+            bounded |= self.policy.update_normalizers(*shards, reduce=reduce)
         elif scale is not None and before is not None:  # too absurd to learn from
             bounded = {}
             scale.load_state_dict(before)
@@ -241,15 +243,32 @@ class PPOOptimizer:
         if not {"advantages", "returns"} <= columns.keys():
             columns = {**columns, **self.compute_advantages(columns)}
         rules, given = self._given(columns, custom)
-        minibatches = next(self._passes(self._minibatch_sizes(columns)))
+        minibatches = next(self._passes(self._minibatch_sizes(columns), self.ranks.shards[0]))
         self.driver.prepare(rules, given, minibatches, self._coefs(0.0, custom))
 
     def _run_passes(
-        self, columns: Mapping[str, Tensor], custom: Sequence[CustomLoss], coefs: UpdateCoefs
+        self,
+        shards: Sequence[Mapping[str, Tensor]],
+        custom: Sequence[CustomLoss],
+        coefs: UpdateCoefs,
     ) -> UpdateLog:
         """Hand the columns that matter, and the order of their samples, to the driver."""
-        rules, given = self._given(columns, custom)
-        return self.driver.run(rules, given, self._passes(self._minibatch_sizes(columns)), coefs)
+        found = [self._given(columns, custom) for columns in shards]
+        rules, given = found[0][0], [columns for _, columns in found]
+        passes = [
+            self._passes(self._minibatch_sizes(columns), shard)
+            for shard, columns in zip(self.ranks.shards, shards, strict=True)
+        ]
+        if self.ranks.num_shards == 1:
+            return self.driver.run(rules, given[0], passes[0], coefs)
+        stepper = as_stepper(self.optimizer)
+        return run_shards(rules, stepper, given, passes, coefs, self.ranks, self._reseed)
+
+    def _reseed(self, shard: int, minibatch: int) -> None:
+        """What layers draw in this minibatch of the shard is the same on whichever rank it is computed."""
+        epoch = self.num_updates
+        seed = derive_seed(self.seed, "minibatch noise", rank=shard, epoch=epoch, index=minibatch)
+        seed_torch(seed, self.device)
 
     def _given(
         self, columns: Mapping[str, Tensor], custom: Sequence[CustomLoss]
@@ -257,9 +276,9 @@ class PPOOptimizer:
         rules = UpdateRules(self.policy, self.config, tuple(custom))
         return rules, self._needed_columns(columns, custom)
 
-    def _passes(self, sizes: Sequence[int]) -> Iterator[Sequence[Tensor]]:
-        """For each pass, the samples of its minibatches in a new order."""
-        generator = numpy_generator(self.seed, "minibatch", rank=self.rank, epoch=self.num_updates)
+    def _passes(self, sizes: Sequence[int], shard: int) -> Iterator[Sequence[Tensor]]:
+        """For each pass, the samples of a shard's minibatches in a new order."""
+        generator = numpy_generator(self.seed, "minibatch", rank=shard, epoch=self.num_updates)
         drawn = [generator.permutation(sum(sizes)) for _ in range(self.config.update_epochs)]
         orders = torch.from_numpy(np.stack(drawn))
         if self.device.type == "cuda":
@@ -291,9 +310,12 @@ class PPOOptimizer:
         items = num_items(columns, self.policy)
         steps, rows = columns["values"].shape
         length = steps * rows // items
-        size = self.config.minibatch_size
-        check_minibatch_size(size, horizon=steps, rows=rows, segment_length=length)
-        return minibatch_sizes(items, self.config.num_minibatches, size and size // length)
+        num_shards, size = self.ranks.num_shards, self.config.minibatch_size
+        check_minibatch_size(
+            size, horizon=steps, rows=rows * num_shards, segment_length=length * num_shards
+        )
+        own = size and size // (length * num_shards)
+        return minibatch_sizes(items, self.config.num_minibatches, own)
 
     def _coefs(self, progress: float, custom: Sequence[CustomLoss] = ()) -> UpdateCoefs:
         config = self.config
@@ -329,11 +351,12 @@ class PPOOptimizer:
             group["lr"] = rate * share
 
     def _finish(
-        self, report: UpdateReport, columns: Mapping[str, Tensor], coefs: UpdateCoefs
+        self, report: UpdateReport, shards: Sequence[Mapping[str, Tensor]], coefs: UpdateCoefs
     ) -> dict[str, float]:
         """Act on the log."""
-        weights = columns["valid"].to(columns["values"].dtype)
-        explained = explained_variance(columns["values"], columns["returns"], weights)
+        kind = shards[0]["values"].dtype
+        moments = [value_moments(c["values"], c["returns"], c["valid"].to(kind)) for c in shards]
+        explained = explained_by(merged_moments(self.ranks, moments, (2,)), kind)
         self.skipped_in_a_row = report.check_skipped(
             self.skipped_in_a_row, self.config.max_nonfinite_steps
         )

@@ -223,8 +223,8 @@ def split_rows(batch: Minibatch, pieces: int) -> Iterator[tuple[Minibatch, Tenso
 
 
 def _with_normal_advantages(batch: Minibatch, config: PPOConfig) -> Minibatch:
-    """Normalised over the whole minibatch, before it is split for accumulation."""
-    if not config.normalize_advantages:
+    """Normalised over the whole minibatch, before it is split for accumulation, unless they are."""
+    if not config.normalize_advantages or batch.advantages is not None:
         return batch
     rule = scale_advantages if config.advantage_estimator == "vtrace" else normalize_advantages
     return replace(batch, advantages=rule(batch.columns["advantages"], batch.weights))

@@ -116,6 +116,10 @@ class RunConditions:
         if self._announce is not None:
             self._announce(self.plan.describe())
 
+    def follow_plan(self, plan: Mapping[str, Any]) -> None:
+        """Compute as the first rank of a run does."""
+        self.plan, self._is_complete = NumericsPlan(**plan), True
+
     def compare(
         self,
         state: Mapping[str, Any],

@@ -1,7 +1,7 @@
 """Environments as one component of a run's state."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestoreSupport, find_support
@@ -9,7 +9,7 @@ from metta.errors import EnvError, MettaWarning, StateError
 from metta.rl.collect.collector import RolloutCollector
 from metta.rl.training_state import crossed
 
-__all__ = ["EnvironmentState", "WantedRestore"]
+__all__ = ["EnvironmentState", "ShardedEnvironments", "WantedRestore"]
 
 WantedRestore = RestoreClass | Literal["auto"]
 
@@ -39,6 +39,8 @@ class EnvironmentState:
         checkpoint_interval: int = 0,
     ) -> None:
         self.collector, self.wanted = collector, wanted
+        _, slash, shard = collector.state_name.partition("/")
+        self.state_name = f"{EnvironmentState.state_name}{slash}{shard}"
         self.checkpoint_interval = checkpoint_interval
         """From the settings: with ``sync_reset``, episodes end every so many epochs, saved or not."""
         self.support: RestoreSupport | None = None
@@ -103,3 +105,25 @@ class EnvironmentState:
                 MettaWarning,
                 stacklevel=2,
             )
+
+
+class ShardedEnvironments:
+    """The environments of all shards of this rank; each is a component of its own."""
+
+    def __init__(self, shards: Sequence[EnvironmentState]) -> None:
+        self.shards = list(shards)
+
+    def prepare(self, wanted: WantedRestore | None = None) -> RestoreSupport:
+        """Find out how they can be restored: all of them can do the same."""
+        found = [shard.prepare(wanted) for shard in self.shards]
+        return found[0]
+
+    def reset_before_checkpoint(self, epoch: int) -> None:
+        """As of `EnvironmentState`, in all shards."""
+        for shard in self.shards:
+            shard.reset_before_checkpoint(epoch)
+
+    @property
+    def num_boundaries(self) -> int:
+        """How often episodes of a shard were dropped because environments could not be restored."""
+        return sum(shard.num_boundaries for shard in self.shards)

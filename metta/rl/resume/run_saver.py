@@ -126,7 +126,7 @@ class RunSaver:
         self._expected = None
         begin = time.monotonic()
         is_too_early = self.interval <= 0 or self.rescue_share <= 0 or begin < self._next_rescue
-        if is_too_early or self.policy_uri_of(state.epoch) is not None:
+        if is_too_early or registry.elsewhere or self.policy_uri_of(state.epoch) is not None:
             return
         self._rescue = self.checkpointer.snapshot(registry, policy, state)
         end = time.monotonic()
@@ -209,7 +209,8 @@ class RunSaver:
             self.finish(wait=True)
         finally:
             whole = [one for one in (self._pending, self._rescue) if one is not None]
-            if self._expected is not None and registry is not None:
+            # what other ranks hold is known at checkpoints only
+            if self._expected is not None and registry is not None and not registry.elsewhere:
                 # a hook failed at the end of this epoch, which is whole
                 with contextlib.suppress(NonFiniteError):
                     whole.append(self.checkpointer.snapshot(registry, policy, state))
@@ -320,6 +321,6 @@ class SavingHook(Protocol):
 
 
 def _prepare_environments(registry: StateRegistry) -> None:
-    environments = registry.get(EnvironmentState.state_name)
-    if environments is not None:
-        environments.prepare()
+    for name in registry.names():
+        if isinstance(part := registry.get(name), EnvironmentState):
+            part.prepare()

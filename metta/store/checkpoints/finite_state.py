@@ -30,7 +30,7 @@ def require_finite(snapshot: Mapping[str, Mapping[str, Any]], epoch: int) -> Fin
     """
     for name, part in snapshot.items():
         is_loss = name.startswith(_LOSSES)
-        if name not in _CHECKED and not is_loss:
+        if name.partition("/")[0] not in _CHECKED and not is_loss:
             continue
         for where, number in _numbers_in(part["state"]):
             if is_finite(number) or (is_loss and isinstance(number, float)):

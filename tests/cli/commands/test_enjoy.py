@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from metta.cli.main import main
 from metta.envs.toy import CorridorEnv
 from metta.replays.file import list_replays
 from metta.rl.components.trainer import Trainer
+from metta.train import TrainingConfig, apply_settings
 
 TINY = ["num_envs=2", "n_steps=8", "n_epochs=1", "num_minibatches=1", "hidden_size=8",
         "total_timesteps=32", "verbose=False", "monitor_seconds=0"]  # fmt: skip
@@ -22,7 +23,7 @@ class WindowEnv(CorridorEnv):
     """Counts the windows that it was asked for."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human"], "render_fps": 1000}
-    windows: ClassVar[list[int]] = []
+    windows: ClassVar[list[int | None]] = []
 
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__()
@@ -30,7 +31,7 @@ class WindowEnv(CorridorEnv):
 
     def reset(self, **more: Any) -> Any:
         if self.render_mode == "human":
-            self.windows.append(1)
+            self.windows.append(more.get("seed"))
         return super().reset(**more)
 
 
@@ -59,10 +60,23 @@ class SmallEnv(CorridorEnv):
         return np.full((20, 16, 3), 100, np.uint8)
 
 
+class TextEnv(CorridorEnv):
+    """Draws text."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return "you are here"
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _registered() -> Any:
     made = {"Window-v0": WindowEnv, "Broken-v0": BrokenEnv, "Small-v0": SmallEnv,
-            "Plain-v0": CorridorEnv}  # fmt: skip
+            "Plain-v0": CorridorEnv, "Text-v0": TextEnv}  # fmt: skip
     for name, env in made.items():
         gymnasium.register(name, env)
     yield
@@ -114,6 +128,86 @@ def test_the_grid_world_is_shown_as_text_when_there_is_no_terminal(
     assert "#" in shown
 
 
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of an environment that draws text."""
+    runs = tmp_path_factory.mktemp("grid")
+    train(runs, "grid", "n_steps=4", "final_replay=False")
+    return runs
+
+
+def test_each_episode_has_the_next_seed_when_several_are_shown(
+    grid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(*words: str) -> str:
+        always = ["--max-steps", "4", "--no-color", "--runs", str(grid)]
+        assert main(["enjoy", "one:latest", *words, *always]) == 0
+        return capsys.readouterr().out
+
+    assert shown("--seed", "3") != shown("--seed", "4")
+    both = shown("--seed", "3", "--episodes", "2")
+    assert both == shown("--seed", "3") + shown("--seed", "4")
+
+
+def test_a_file_holds_the_episode_of_its_seed_when_one_is_given(
+    tmp_path: Path, plain: Path
+) -> None:
+    def written(*words: str) -> str:
+        target = tmp_path / "episode.txt"
+        target.unlink(missing_ok=True)
+        assert main(["enjoy", "one", "-o", str(target), *words, "--runs", str(plain)]) == 0
+        return target.read_text()
+
+    assert written("--seed", "3") == written("--seed", "3") != written("--seed", "4")
+    sure = ["--greedy", "--max-steps", "5"]
+    assert written(*sure, "--seed", "3") == written(*sure, "--seed", "4")
+
+
+def test_steps_take_their_time_when_a_rate_is_given(tmp_path: Path, small: Path) -> None:
+    def milliseconds(name: str, rate: str) -> int:
+        target = tmp_path / name
+        words = ["--max-steps", "4", "--fps", rate, "--runs", str(small)]
+        assert main(["enjoy", "one", "-o", str(target), *words]) == 0
+        with Image.open(target) as image:
+            return sum(frame.info["duration"] for frame in ImageSequence.Iterator(image))
+
+    assert milliseconds("slow.gif", "2") == 5 * milliseconds("FAST.GIF", "10")
+
+
+def test_another_ending_is_asked_for_when_an_environment_draws_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, "Text-v0", "final_replay=False")
+    target = tmp_path / "text.gif"
+    assert main(["enjoy", "one", "-o", str(target), "--runs", str(tmp_path)]) != 0
+    assert "draws text; write it as .txt, not .gif" in capsys.readouterr().err
+
+
+def test_an_environment_is_asked_for_when_a_run_was_given_an_object(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = apply_settings(TrainingConfig(), dict(word.split("=") for word in TINY))
+    config = apply_settings(config, {"eval_episodes": 0, "final_replay": False})
+    with Trainer(config, env=CorridorEnv, run_dir=tmp_path / "own") as trainer:
+        trainer.train()
+    words = ["enjoy", "own", "-o", str(tmp_path / "a.txt"), "--runs", str(tmp_path)]
+    assert main(words) != 0
+    assert "does not name its training task" in capsys.readouterr().err
+    assert main([*words, "--env", "Plain-v0"]) == 0
+
+
+def test_an_environment_is_asked_for_when_a_policy_is_in_no_run(
+    tmp_path: Path, plain: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (saved,) = (plain / "one" / "checkpoints").glob("*/policy*")
+    alone = tmp_path / saved.name
+    alone.write_bytes(saved.read_bytes())
+    words = ["enjoy", str(alone), "-o", str(tmp_path / "a.txt"), "--runs", str(tmp_path)]
+    assert main(words) != 0
+    assert "does not name its training task" in capsys.readouterr().err
+    assert main([*words, "--env", "Plain-v0"]) == 0
+
+
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="there is always a display")
 def test_a_window_opens_when_there_is_a_display(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -123,8 +217,12 @@ def test_a_window_opens_when_there_is_a_display(
     monkeypatch.setenv("DISPLAY", ":7")
     WindowEnv.windows.clear()
     assert main(words) == 0
-    assert len(WindowEnv.windows) >= 2
+    first = list(WindowEnv.windows)
+    assert len(first) >= 2
     assert "2 episodes, returns " in capsys.readouterr().out
+    WindowEnv.windows.clear()
+    assert main([*words, "--seed", "9"]) == 0
+    assert first != WindowEnv.windows
     WindowEnv.windows.clear()
     assert main([*words, "--terminal"]) == 1  # it has nothing else
     monkeypatch.delenv("DISPLAY")
@@ -139,6 +237,7 @@ def test_a_window_opens_when_there_is_a_display(
         (["-o", "x.webm"], "must end in .mp4, .gif, .txt, .replay"),
         (["-o", "x.gif", "--episodes", "2"], "a file holds one episode"),
         (["--episodes", "0"], "--episodes 0"),
+        (["--max-steps", "0"], "--max-steps 0"),
         (["--speed", "0"], "--speed 0"),
         (["-o", "."], "is a folder"),
         (["-o", "x.gif"], "it has neither the render mode rgb_array nor ansi"),

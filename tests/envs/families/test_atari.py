@@ -10,11 +10,17 @@ import pytest
 from metta import PPOTrainer
 from metta.envs import make_vec_env
 from metta.envs.backends.clipped_rewards import ClippedRewards
+from metta.envs.env_ids import factory_of_id
 
 pytest.importorskip("ale_py", reason="the extra 'atari' is not installed")
 
 SHORT = {"max_num_frames_per_episode": 160, "img_height": 36, "img_width": 36}
 """Forty steps; frames of the smallest size that the network for pixels takes."""
+
+
+def gymnasium_env(env_id: str, kwargs: dict[str, Any]) -> Any:
+    """As replays have it."""
+    return factory_of_id(env_id, {**kwargs, "render_mode": "rgb_array"}, ())()
 
 
 def trainer_of(**more: Any) -> PPOTrainer:
@@ -51,6 +57,33 @@ def test_learning_sees_clipped_rewards_when_returns_are_raw() -> None:
         assert trainer.collect_rollouts()["rewards"].max() == 10.0
     with closing(make_vec_env("ALE/MsPacman-v5", env_kwargs=SHORT)) as scored:
         assert not isinstance(scored, ClippedRewards)
+
+
+def test_settings_of_the_game_come_first_when_they_are_given() -> None:
+    kwargs = {**SHORT, "frameskip": 8}
+    with closing(make_vec_env("ALE/MsPacman-v5", env_kwargs=kwargs)) as envs:
+        obs = envs.obs_spec.zeros(1)
+        envs.reset([1], obs)
+        for step in range(20):
+            envs.send(0, np.array([0]))
+            assert envs.recv(0, obs).truncated[0] == (step == 19)
+
+
+def test_rewards_are_clipped_when_an_id_names_its_module_too() -> None:
+    with PPOTrainer(None, "ale_py:ALE/MsPacman-v5", env_kwargs=SHORT, num_envs=1) as trainer:
+        assert isinstance(trainer.env, ClippedRewards)
+
+
+def test_the_newest_frame_is_drawn_when_a_game_is_shown() -> None:
+    game = gymnasium_env("ALE/MsPacman-v5", SHORT)
+    with closing(game):
+        observation, _ = game.reset(seed=1)
+        differ = 0
+        for _ in range(30):
+            assert np.array_equal(game.render(), np.repeat(observation[-1][..., None], 3, -1))
+            differ += not np.array_equal(observation[-1], observation[0])
+            observation, *_ = game.step(2)
+        assert differ > 0
 
 
 def test_a_run_goes_on_equal_to_the_bit_when_it_is_resumed_in_a_game(tmp_path: Path) -> None:

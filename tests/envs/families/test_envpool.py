@@ -71,6 +71,24 @@ def test_rows_are_single_environments_when_workers_or_wrappers_want_them(
     assert np.array_equal(first, again)
 
 
+def test_an_end_by_time_is_told_apart_when_a_row_stands_alone() -> None:
+    alone = {"wrappers": ["TimeLimit(500)"]}
+    with closing(make_vec_env("envpool:MountainCar-v0", **alone)) as envs:  # type: ignore[arg-type]
+        obs = envs.obs_spec.zeros(1)
+        envs.reset([3], obs)
+        for step in range(200):
+            envs.send(0, np.array([2]))
+            result = envs.recv(0, obs)
+            assert (result.truncated[0], result.terminated[0]) == (step == 199, False)
+
+
+def test_every_row_has_its_own_seed_when_a_pool_is_given_one() -> None:
+    with closing(EnvPoolEnvs("envpool:CartPole-v1", 3)) as pool:
+        first, _ = pool.reset(seed=5)
+        assert np.array_equal(first, pool.reset(seed=[5, 6, 7])[0])
+        assert len(np.unique(first, axis=0)) == 3
+
+
 @pytest.mark.filterwarnings("ignore:.*precision lowered")  # EnvPool's own spaces
 def test_a_pool_of_ones_own_trains_when_it_is_given(tmp_path: Path) -> None:
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=4, seed=1)

@@ -1,10 +1,14 @@
 """MiniGrid and BabyAI by their ids: grids of codes, and texts that are left out."""
 
+import importlib
 from contextlib import closing
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import WrapperSpec
 
 from metta import PPOTrainer
 from metta.envs import make_vec_env
@@ -33,6 +37,15 @@ def test_views_are_grids_of_codes_when_an_environment_of_minigrid_is_named() -> 
         assert obs["image"].max() > 1
 
 
+def test_views_are_codes_when_a_class_of_minigrid_was_registered() -> None:
+    gymnasium.register("Own-v0", importlib.import_module("minigrid.envs").EmptyEnv)
+    try:
+        with closing(make_vec_env("Own-v0")) as envs:
+            assert envs.obs_spec.leaves[1].kind == "discrete"
+    finally:
+        del gymnasium.registry["Own-v0"]
+
+
 def test_one_line_says_that_texts_are_left_out_when_training_begins() -> None:
     with pytest.warns(MettaWarning, match="'mission' in the observation is text") as said:
         trainer = PPOTrainer(None, "BabyAI-GoToObj-v0", num_envs=2, horizon=16, num_minibatches=1)
@@ -42,3 +55,30 @@ def test_one_line_says_that_texts_are_left_out_when_training_begins() -> None:
         widths = {parameter.shape[-1] for parameter in trainer.policy.parameters()}
         assert 4 + 49 * (11 + 6 + 4) in widths
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "settings", "kind", "shape"),
+    [
+        ("OneHotPartialObsWrapper", {}, "box", (7, 7, 20)),
+        ("RGBImgPartialObsWrapper", {}, "box", (56, 56, 3)),
+        ("RGBImgPartialObsWrapper", {"tile_size": 1}, "box", (7, 7, 3)),
+        ("RGBImgObsWrapper", {}, "box", (64, 64, 3)),
+        ("FullyObsWrapper", {}, "discrete", (8, 8, 3)),
+        ("ViewSizeWrapper", {"agent_view_size": 5}, "discrete", (5, 5, 3)),
+        ("DirectionObsWrapper", {}, "discrete", (7, 7, 3)),
+        ("NoDeath", {"no_death_types": ("lava",)}, "discrete", (7, 7, 3)),
+    ],
+)
+def test_only_codes_are_declared_as_codes_when_a_wrapper_made_the_view(
+    wrapper: str, settings: dict[str, Any], kind: str, shape: tuple[int, ...]
+) -> None:
+    name = "Wrapped-v0"
+    around = WrapperSpec("around", f"minigrid.wrappers:{wrapper}", settings)
+    gymnasium.register(name, "minigrid.envs:EmptyEnv", additional_wrappers=(around,))
+    try:
+        with closing(make_vec_env(name)) as envs:
+            image = next(leaf for leaf in envs.obs_spec.leaves if leaf.key == "image")
+            assert (image.kind, image.shape) == (kind, shape)
+    finally:
+        del gymnasium.registry[name]

@@ -198,7 +198,7 @@ class RecordingActor(Actor):
 
 
 def noise_of_second_rollout(first_horizon: int, *, seed: int = 4, rank: int = 0) -> np.ndarray:
-    collector = collector_of(CountdownEnv, first_horizon, num_envs=2, seed=seed, rank=rank)
+    collector = collector_of(CountdownEnv, first_horizon, num_envs=2, seed=seed, shard=rank)
     collector.collect()
     torch.rand(first_horizon)
     envs, policy = collector.vec_env, collector.policy

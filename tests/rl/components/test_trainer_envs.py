@@ -1,6 +1,7 @@
 """`Trainer`, the functional loop and `Curriculum` take every environment that `PPOTrainer` takes."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from metta.envs.factory import make_vec_env
 from metta.envs.toy import CorridorEnv
 from metta.errors import ConfigError, EnvError
 from metta.rl.components import Trainer
+from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.functional_trainer import create_training_components, functional_training_loop
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.rl.trainer import train
 from metta.store.policy_store import PolicyStore
 from metta.train.settings import apply_settings
 from metta.train.train_config import CurriculumConfig, TrainingConfig
+from tests.envs.tasks_and_agents import NAMES, Party
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 32,
@@ -127,9 +130,46 @@ def test_anything_else_is_refused_when_it_is_no_environment(env: Any) -> None:
         Trainer(small(), env=env).setup()
 
 
-def test_evaluation_is_refused_when_the_environment_exists_once_only(tmp_path: Path) -> None:
+def turn_by_turn() -> Any:
+    spread = pytest.importorskip("mpe2.simple_spread_v3", reason="needs mpe2")
+    return spread.env(max_cycles=5)
+
+
+UNSCORED = {name: value for name, value in SMALL.items() if name != "eval_episodes"}
+EXISTING: dict[str, Any] = {
+    "gymnasium": corridor,
+    "vector": ENVS["vector"],
+    "vec_env": ENVS["vec_env"],
+    "parallel": Party,
+    "turn by turn": turn_by_turn,
+}
+
+
+@pytest.mark.parametrize("kind", EXISTING)
+def test_evaluation_is_refused_before_any_work_when_the_environment_exists_once_only(
+    kind: str, tmp_path: Path
+) -> None:
+    env = EXISTING[kind]()
+    with closing(env), pytest.raises(ConfigError, match="evaluation needs its own environments"):
+        train(tmp_path / "run", small(eval_episodes=1), env=env)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", EXISTING)
+def test_an_evaluator_never_plays_in_an_environment_that_exists(kind: str) -> None:
+    env = EXISTING[kind]()
+    with closing(env), PPOTrainer(None, env, **UNSCORED) as trainer:
+        evaluator, policy = PolicyEvaluator(env), trainer.policy
     with pytest.raises(ConfigError, match="evaluation needs its own environments"):
-        train(tmp_path, small(eval_episodes=1), env=corridor())
+        evaluator.evaluate(policy)
+
+
+def test_a_class_of_many_agents_is_evaluated_when_it_makes_its_own(tmp_path: Path) -> None:
+    class Declared(Party):
+        possible_agents = NAMES  # as an attribute of the class, by which objects are known
+
+    train(tmp_path, small(eval_episodes=1), env=Declared)
+    assert list((tmp_path / "checkpoints").iterdir())
 
 
 def test_arguments_reach_every_factory_when_a_list_is_given() -> None:

@@ -1,11 +1,13 @@
 """Evaluation in a process of its own: what it finds, what it costs a run, and how it ends."""
 
 import functools
+import itertools
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from metta.rl.evaluate.background import MAX_WAITING, BackgroundEvaluation, Eval
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks import EvaluationHook, TrainerHook
 from metta.rl.ppo_trainer import PPOTrainer
+from metta.sim import simulation
 from metta.store.policies.file import save_policy
 from metta.train.sim_config import SimulationConfig, SimulationSuiteConfig
 from metta.train.train_config import EvaluationConfig
@@ -274,7 +277,10 @@ def test_a_failure_warns_and_several_stop_training_when_the_process_dies() -> No
 
 
 def test_missing_episodes_are_told_of_when_a_time_limit_ended_a_simulation() -> None:
-    endless = [CorridorEnv, lambda: CorridorEnv(max_steps=10**9, length=8)]
+    def endless() -> CorridorEnv:
+        """Made in the process that plays, where a second passes with each step from then on."""
+        simulation.time = SimpleNamespace(monotonic=itertools.count().__next__)  # type: ignore[attr-defined]
+        return CorridorEnv(max_steps=10**9, length=8)
 
     class Still(nn.Module):
         """Walks left for ever, where it may."""
@@ -288,9 +294,10 @@ def test_missing_episodes_are_told_of_when_a_time_limit_ended_a_simulation() -> 
 
     env = CorridorEnv()
     policy = Policy(Still(), env.observation_space, env.action_space)
-    suite = SimulationSuiteConfig(simulations={"training/x": SimulationConfig(max_seconds=0.5)})
+    suite = SimulationSuiteConfig(simulations={"training/x": SimulationConfig(max_seconds=500)})
     config = EvaluationConfig(eval_episodes=3, background=True)
-    evaluator = PolicyEvaluator(suite, config, training_task=Curriculum(env=endless).task)
+    task = Curriculum(env=[CorridorEnv, endless]).task
+    evaluator = PolicyEvaluator(suite, config, training_task=task)
     hook = EvaluationHook(config, evaluator=evaluator)
     with (
         PPOTrainer(policy, CorridorEnv, **SMALL) as trainer,
@@ -298,6 +305,7 @@ def test_missing_episodes_are_told_of_when_a_time_limit_ended_a_simulation() -> 
     ):
         trainer.train(16, hooks=[hook])
     assert hook.eval_scores.simulation_scores == {"training/x": pytest.approx(-6.4)}
+    assert simulation.time is time
 
 
 def test_nobody_waits_when_a_signal_says_to_hurry() -> None:

@@ -1,0 +1,138 @@
+"""The environments that a configuration asks for: as many as memory holds, in as many shards as it says."""
+
+import dataclasses
+import tracemalloc
+import warnings
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from metta.curriculum import Task
+from metta.envs.backends.clipped_rewards import ClippedRewards
+from metta.envs.backends.sharded import ShardedVecEnv
+from metta.envs.factory import EnvLike, exists_already, make_vec_env, tasks_of
+from metta.envs.families.atari import learns_clipped
+from metta.envs.vec_env import VecEnv
+from metta.errors import ConfigError, MettaWarning
+from metta.train.machine import require_memory
+from metta.train.train_config import RolloutConfig
+
+__all__ = ["configured_vec_env", "row_bytes"]
+
+_ROW_NUMBERS_BYTES = 64
+"""Rewards, flags, values and the like of one row and step, rounded up."""
+_MANY_ENVS = 4096
+_PROBED_ENVS = 8
+
+
+def configured_vec_env(
+    env: EnvLike,
+    rollout: RolloutConfig,
+    env_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Any] = (),
+    *,
+    num_local: int = 0,
+) -> VecEnv:
+    """The environment that a configuration asks for, to learn from; refused if memory is too small.
+
+    With ``num_shards`` above 1 it is a `ShardedVecEnv` of this rank's `num_local` shards (default: all).
+    """
+    _require_room(env, rollout, {"env_kwargs": env_kwargs, "wrappers": wrappers})
+    if rollout.num_shards == 1:
+        return _configured(env, rollout, env_kwargs, wrappers)
+    _require_divisible(env)
+    part = dataclasses.replace(
+        rollout,
+        num_shards=1,
+        num_envs=rollout.num_envs // rollout.num_shards,
+        num_workers=rollout.num_workers // rollout.num_shards,
+    )
+    made: list[VecEnv] = []
+    try:
+        made.extend(
+            _configured(env, part, env_kwargs, wrappers)
+            for _ in range(num_local or rollout.num_shards)
+        )
+    except BaseException:
+        for shard in made:
+            shard.close()
+        raise
+    return cast("VecEnv", ShardedVecEnv(made, rollout.num_shards))
+
+
+def _require_divisible(env: Any) -> None:
+    """Only what metta makes itself can be made several times."""
+    given = env if isinstance(env, list | tuple) else [env]
+    for one in given:
+        made_of = one.env if isinstance(one, Task) else one
+        if isinstance(one, Task | str) and (isinstance(made_of, str) or callable(made_of)):
+            continue
+        if callable(one) and not isinstance(env, list | tuple) and not exists_already(one):
+            continue
+        raise ConfigError(
+            f"num_shards needs environments that can be made again, and a {type(made_of).__name__} exists "
+            "already; give an id or a factory, or set num_shards=1"
+        )
+
+
+def _configured(
+    env: EnvLike,
+    rollout: RolloutConfig,
+    env_kwargs: dict[str, Any] | None,
+    wrappers: Sequence[Any],
+) -> VecEnv:
+    """The environments of one shard."""
+    made = make_vec_env(
+        env,
+        num_envs=rollout.num_envs,
+        num_workers=rollout.num_workers,
+        num_groups=rollout.num_groups,
+        env_kwargs=env_kwargs,
+        wrappers=wrappers,
+        step_timeout_seconds=rollout.step_timeout_seconds,
+        start_timeout_seconds=rollout.start_timeout_seconds,
+        max_worker_restarts=rollout.max_worker_restarts,
+        on_env_error=rollout.on_env_error,
+    )
+    if made.obs_spec.texts:
+        warnings.warn(
+            f"{', '.join(map(repr, made.obs_spec.texts))} in the observation is text, which is left out: "
+            "the policy does not see it (give its meaning as numbers if it matters)",
+            MettaWarning,
+            stacklevel=2,
+        )
+    tasks = tasks_of(env, env_kwargs or {})
+    is_clipped = tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks)
+    return ClippedRewards(made) if is_clipped else made
+
+
+def _require_room(env: Any, rollout: RolloutConfig, options: dict[str, Any]) -> None:
+    """Refuse many environments before they are made, by the memory that a few take."""
+    count, horizon = rollout.num_envs, rollout.horizon
+    first = env[0] if isinstance(env, list | tuple) and env else env
+    if count <= _MANY_ENVS or not (isinstance(first, str | Task) or callable(env)):
+        return
+    taken, row_size = [], 0
+    for few in (1, 1, 1 + _PROBED_ENVS):  # the first pays for what is loaded once
+        tracemalloc.start()
+        try:
+            made = make_vec_env(env, num_envs=few, **options)
+            taken.append(tracemalloc.get_traced_memory()[0])
+            row_size = row_bytes(made) * made.num_rows // few
+            made.close()
+        finally:
+            tracemalloc.stop()
+    own = max(0, taken[2] - taken[1]) // _PROBED_ENVS
+    require_memory(
+        count * (own + horizon * row_size),
+        f"num_envs={count:,} ({own:,} bytes for each environment, {horizon * row_size:,} for its "
+        f"{horizon} steps of a rollout)",
+        "lower num_envs or horizon",
+    )
+
+
+def row_bytes(env: VecEnv) -> int:
+    """What one row and step takes in a rollout: observation, mask, action and about ten numbers."""
+    actions = int(np.prod(env.action_space.shape or (1,)))
+    return env.obs_spec.nbytes + env.mask_size + 8 * actions + _ROW_NUMBERS_BYTES
