@@ -19,7 +19,10 @@ def test_no_process_is_left_when_a_trainer_is_killed(tmp_path: Path) -> None:
 
 def test_a_process_is_found_when_it_is_left() -> None:
     environ = {**os.environ, trainer_kills.MARKER: "abc"}
-    with subprocess.Popen(["sleep", "60"], env=environ) as process:
+    command = ["sh", "-c", "echo started; exec sleep 60"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # a process that has only just started has no variables yet
         assert trainer_kills.marked("abc") == {process.pid}
         assert process.pid in trainer_kills.children_of(os.getpid())
         late = time.monotonic() + 0.05
