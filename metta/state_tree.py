@@ -1,17 +1,19 @@
 """Nested state as plain JSON and tensors, and back: no type is lost, and nothing is code."""
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from metta.errors import StateError
 from metta.nested import map_leaves
 
-__all__ = ["copy_state", "pack_state", "unpack_state"]
+__all__ = ["bytes_of_state", "copy_state", "pack_state", "state_of_bytes", "unpack_state"]
 
 _TAG = "$"
 _MAX_DEPTH = 28
@@ -41,6 +43,19 @@ def pack_state(value: Any) -> tuple[Any, _Tensors]:
     """
     tensors: _Tensors = {}
     return _pack(value, "", tensors, 1), tensors
+
+
+def bytes_of_state(value: Any) -> bytes:
+    """The same in one piece: the length of the JSON, the JSON, and the tensors."""
+    packed, tensors = pack_state(value)
+    text = json.dumps(packed).encode()
+    return len(text).to_bytes(8, "big") + text + safetensors.torch.save(tensors)
+
+
+def state_of_bytes(packed: bytes) -> Any:
+    """The tree that `bytes_of_state` was given, for bytes of another process of this run."""
+    end = 8 + int.from_bytes(packed[:8], "big")
+    return unpack_state(json.loads(packed[8:end]), safetensors.torch.load(packed[end:]))
 
 
 def unpack_state(packed: Any, tensors: Mapping[str, Tensor]) -> Any:

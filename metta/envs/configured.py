@@ -4,12 +4,14 @@ import dataclasses
 import tracemalloc
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from metta.curriculum import Task
 from metta.envs.backends.clipped_rewards import ClippedRewards
+from metta.envs.backends.elsewhere import VecEnvElsewhere
 from metta.envs.backends.sharded import ShardedVecEnv
 from metta.envs.factory import EnvLike, exists_already, make_vec_env, tasks_of
 from metta.envs.families.atari import learns_clipped
@@ -18,12 +20,49 @@ from metta.errors import ConfigError, MettaWarning
 from metta.train.machine import require_memory
 from metta.train.train_config import RolloutConfig
 
-__all__ = ["configured_vec_env", "row_bytes"]
+__all__ = ["EnvSource", "configured_vec_env", "row_bytes"]
 
 _ROW_NUMBERS_BYTES = 64
 """Rewards, flags, values and the like of one row and step, rounded up."""
 _MANY_ENVS = 4096
 _PROBED_ENVS = 8
+
+
+@dataclass(frozen=True)
+class EnvSource:
+    """The environments of one shard, which can be made again, here or in another process."""
+
+    env: EnvLike
+    rollout: RolloutConfig
+    """Of one shard."""
+    env_kwargs: dict[str, Any] | None = None
+    wrappers: Sequence[Any] = ()
+
+    def make(self) -> VecEnv:
+        """Make them."""
+        rollout = self.rollout
+        made = make_vec_env(
+            self.env,
+            num_envs=rollout.num_envs,
+            num_workers=rollout.num_workers,
+            num_groups=rollout.num_groups,
+            env_kwargs=self.env_kwargs,
+            wrappers=self.wrappers,
+            step_timeout_seconds=rollout.step_timeout_seconds,
+            start_timeout_seconds=rollout.start_timeout_seconds,
+            max_worker_restarts=rollout.max_worker_restarts,
+            on_env_error=rollout.on_env_error,
+        )
+        if made.obs_spec.texts:
+            warnings.warn(
+                f"{', '.join(map(repr, made.obs_spec.texts))} in the observation is text, which is left "
+                "out: the policy does not see it (give its meaning as numbers if it matters)",
+                MettaWarning,
+                stacklevel=3,
+            )
+        tasks = tasks_of(self.env, self.env_kwargs or {})
+        is_clipped = tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks)
+        return ClippedRewards(made) if is_clipped else made
 
 
 def configured_vec_env(
@@ -33,32 +72,37 @@ def configured_vec_env(
     wrappers: Sequence[Any] = (),
     *,
     num_local: int = 0,
+    is_elsewhere: bool = False,
 ) -> VecEnv:
     """The environment that a configuration asks for, to learn from; refused if memory is too small.
 
     With ``num_shards`` above 1 it is a `ShardedVecEnv` of this rank's `num_local` shards (default: all).
+    If it `is_elsewhere`, other processes make the environments, and a `VecEnvElsewhere` stands for
+    those of each shard.
     """
     _require_room(env, rollout, {"env_kwargs": env_kwargs, "wrappers": wrappers})
-    if rollout.num_shards == 1:
-        return _configured(env, rollout, env_kwargs, wrappers)
-    _require_divisible(env)
+    shards = rollout.num_shards
+    if shards > 1 or is_elsewhere:
+        _require_divisible(env)
     part = dataclasses.replace(
         rollout,
         num_shards=1,
-        num_envs=rollout.num_envs // rollout.num_shards,
-        num_workers=rollout.num_workers // rollout.num_shards,
+        num_envs=rollout.num_envs // shards,
+        num_workers=rollout.num_workers // shards,
     )
+    source = EnvSource(env, part, env_kwargs, wrappers)
     made: list[VecEnv] = []
     try:
-        made.extend(
-            _configured(env, part, env_kwargs, wrappers)
-            for _ in range(num_local or rollout.num_shards)
-        )
+        if is_elsewhere:
+            probe = dataclasses.replace(source, rollout=dataclasses.replace(part, num_workers=0))
+            made = [cast("VecEnv", VecEnvElsewhere(probe.make(), source))] * (num_local or shards)
+        else:
+            made.extend(source.make() for _ in range(num_local or shards))
     except BaseException:
         for shard in made:
             shard.close()
         raise
-    return cast("VecEnv", ShardedVecEnv(made, rollout.num_shards))
+    return made[0] if shards == 1 else cast("VecEnv", ShardedVecEnv(made, shards))
 
 
 def _require_divisible(env: Any) -> None:
@@ -71,40 +115,10 @@ def _require_divisible(env: Any) -> None:
         if callable(one) and not isinstance(env, list | tuple) and not exists_already(one):
             continue
         raise ConfigError(
-            f"num_shards needs environments that can be made again, and a {type(made_of).__name__} exists "
-            "already; give an id or a factory, or set num_shards=1"
+            "several shards, and shards that are collected elsewhere, need environments that can be made "
+            f"again, and a {type(made_of).__name__} exists already; give an id or a factory, or set "
+            "num_shards=1 and collect.kind=here"
         )
-
-
-def _configured(
-    env: EnvLike,
-    rollout: RolloutConfig,
-    env_kwargs: dict[str, Any] | None,
-    wrappers: Sequence[Any],
-) -> VecEnv:
-    """The environments of one shard."""
-    made = make_vec_env(
-        env,
-        num_envs=rollout.num_envs,
-        num_workers=rollout.num_workers,
-        num_groups=rollout.num_groups,
-        env_kwargs=env_kwargs,
-        wrappers=wrappers,
-        step_timeout_seconds=rollout.step_timeout_seconds,
-        start_timeout_seconds=rollout.start_timeout_seconds,
-        max_worker_restarts=rollout.max_worker_restarts,
-        on_env_error=rollout.on_env_error,
-    )
-    if made.obs_spec.texts:
-        warnings.warn(
-            f"{', '.join(map(repr, made.obs_spec.texts))} in the observation is text, which is left out: "
-            "the policy does not see it (give its meaning as numbers if it matters)",
-            MettaWarning,
-            stacklevel=2,
-        )
-    tasks = tasks_of(env, env_kwargs or {})
-    is_clipped = tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks)
-    return ClippedRewards(made) if is_clipped else made
 
 
 def _require_room(env: Any, rollout: RolloutConfig, options: dict[str, Any]) -> None:

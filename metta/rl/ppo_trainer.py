@@ -114,7 +114,13 @@ class PPOTrainer(FamiliarCalls):
         if self.config.trainer.rollout.auto_batch:
             self.config, self.batch_plan = resolve_batch(self.config, probed)
         rollout, tasks = self.config.trainer.rollout, self.curriculum and self.curriculum.tasks
-        self.env = configured_vec_env(tasks or env, rollout, about.env_kwargs, about.wrappers)
+        self.env = configured_vec_env(
+            tasks or env,
+            rollout,
+            about.env_kwargs,
+            about.wrappers,
+            is_elsewhere=self.config.trainer.collect.is_elsewhere,
+        )
         self.env_name, self._run_id = name_of(env), new_run_id()
         try:
             self.recipe: Applied | None = follow_recipe(self.config, self.env, probed)

@@ -14,11 +14,11 @@ from metta.envs.backends.sharded import ShardedVecEnv, shards_of
 from metta.envs.configured import row_bytes
 from metta.envs.factory import make_vec_env
 from metta.envs.facts import recipe_of
-from metta.envs.vec_env import VecEnv, agents_per_env
+from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, PolicyError
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.collector import RolloutCollector
-from metta.rl.collect.opponents import OpponentPool, OpponentVecEnv
+from metta.rl.collect.opponents import OpponentPool, OpponentVecEnv, with_opponents
 from metta.rl.collect.sharded_collector import (
     Collector,
     Experience,
@@ -42,6 +42,9 @@ from metta.rl.learn.numerics import (
 from metta.rl.learn.optimizer import make_optimizer
 from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.ranks import Ranks
+from metta.rl.remote.make import make_remote_collector
+from metta.rl.remote.remote_collector import RemoteCollector
+from metta.rl.remote.remote_shard import RemoteEnvironments, RemoteShard
 from metta.rl.resume.conditions import RunConditions
 from metta.rl.resume.environment_state import EnvironmentState, ShardedEnvironments
 from metta.rl.resume.shard_states import shard_names
@@ -74,7 +77,7 @@ class TrainingComponents:
     experience: Experience
     optimizer: torch.optim.Optimizer
     collector: Collector
-    environments: EnvironmentState | ShardedEnvironments
+    environments: ShardedEnvironments
     """The state of the collector's environments."""
     ppo: PPOOptimizer
     custom_losses: list[CustomLoss]
@@ -143,7 +146,13 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     )
     buffer = experience or make_experience(policy, vecenv, config)
     _check_minibatches(config, policy, buffers_of(buffer)[0], ranks)
-    collector = _make_collector(config, vecenv, policy, buffer, curriculum, ranks)
+    collector: Collector
+    if config.collect.is_elsewhere:
+        collector = make_remote_collector(
+            config, vecenv, policy, buffer, ranks, curriculum=curriculum, opponents=opponents
+        )
+    else:
+        collector = _make_collector(config, vecenv, policy, buffer, curriculum, ranks)
     conditions = _conditions(config, ppo, collector, losses)
     conditions.settings = plain_settings(config, "trainer.") | _loss_settings(losses)
     ppo.before_update = conditions.complete_plan
@@ -151,19 +160,19 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         hooks = HookRegistry(TrainerState())
     state = hooks.state
     saving = config.checkpoint
+    how = saving.env_restore, saving.checkpoint_interval
     states = [
-        EnvironmentState(shard, saving.env_restore, saving.checkpoint_interval)
+        RemoteEnvironments(shard, *how)
+        if isinstance(shard, RemoteShard)
+        else EnvironmentState(shard, *how)
         for shard in collectors_of(collector)
     ]
-    environments = (
-        states[0] if isinstance(collector, RolloutCollector) else ShardedEnvironments(states)
-    )
-    registry = _register(conditions, policy, ppo, states, state, optimizer, losses)
+    registry = _register(conditions, policy, ppo, collector, states, state, optimizer, losses)
     hooks.policy, hooks.optimizer, hooks.config = policy, optimizer, config
     hooks.registry, hooks.is_master = registry, ranks.is_master
     return TrainingComponents(
-        config, vecenv, policy, buffer, optimizer, collector, environments, ppo, losses, conditions,
-        state, ranks, registry, hooks,
+        config, vecenv, policy, buffer, optimizer, collector, ShardedEnvironments(states), ppo, losses,
+        conditions, state, ranks, registry, hooks,
     )  # fmt: skip
 
 
@@ -264,10 +273,9 @@ def _with_opponents(
     play = config.self_play
     if play.learner_share == 1.0:
         return vecenv
-    num_learners = max(1, round(agents_per_env(vecenv) * play.learner_share))
     pool = OpponentPool(policy, fixed, interval=play.self_play_interval, size=play.pool_size)
     shards = [
-        OpponentVecEnv(env, pool, num_learners, seed=config.seed, shard=number)
+        with_opponents(env, pool, play.learner_share, seed=config.seed, shard=number)
         for number, env in zip(ranks.shards, shards_of(vecenv), strict=True)
     ]
     if isinstance(vecenv, ShardedVecEnv):
@@ -298,25 +306,29 @@ def _parameters(
     return found
 
 
-def _register(
+def _register(  # noqa: PLR0913  # every part of a run
     conditions: RunConditions,
     policy: Policy,
     ppo: PPOOptimizer,
-    environments: Sequence[EnvironmentState],
+    collector: Collector,
+    environments: Sequence[EnvironmentState | RemoteEnvironments],
     state: TrainerState,
     optimizer: torch.optim.Optimizer,
     losses: Sequence[CustomLoss],
 ) -> StateRegistry:
     """Components in the order of restoring: conditions may refuse, environments need the collector."""
-    registry, collector = StateRegistry(), environments[0].collector
+    registry = StateRegistry()
     parts: list[Any] = [conditions, policy, ppo]
-    if isinstance(collector.vec_env, OpponentVecEnv):
-        parts.append(collector.vec_env.pool)  # before the environments, whose opponents it holds
+    first = shards_of(collector.vec_env)[0]
+    if isinstance(first, OpponentVecEnv):
+        parts.append(first.pool)  # before the environments, whose opponents it holds
+    if isinstance(collector, RemoteCollector) and collector.config.overlap:
+        parts.append(collector.ahead)
     for part in environments:
         parts += [part.collector, part]
     parts += [state, state.stats, state.policies, NamedState("optimizer", optimizer)]
-    if collector.task_feed is not None:
-        parts.append(collector.task_feed.curriculum)
+    if collector.curriculum is not None:
+        parts.append(collector.curriculum)
     parts += [
         NamedState(f"loss/{loss.label}", loss.fn)
         for loss in losses

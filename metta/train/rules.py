@@ -13,7 +13,14 @@ from metta.train.parsing.problems import BrokenRule
 if TYPE_CHECKING:
     from metta.train.train_config import RolloutConfig, TrainerConfig, TrainingConfig
 
-__all__ = ["group_rules", "is_recurrent", "secret_rules", "shard_rules", "size_rules"]
+__all__ = [
+    "collect_rules",
+    "group_rules",
+    "is_recurrent",
+    "secret_rules",
+    "shard_rules",
+    "size_rules",
+]
 
 _RECURRENT = ("lstm", "gru")
 _MAX_BATCH = 10**12
@@ -28,6 +35,31 @@ def group_rules(rollout: "RolloutConfig") -> list[BrokenRule]:
     legal = groups * max(1, round(envs / groups))
     text = f"num_envs={envs} does not split into num_groups={groups} equal groups; try num_envs={legal}"
     return [BrokenRule(("rollout.num_envs", "rollout.num_groups"), text)]
+
+
+def collect_rules(trainer: "TrainerConfig") -> list[BrokenRule]:
+    """Whether there is a shard for every actor, and whether the other settings of collecting fit."""
+    collect, shards = trainer.collect, trainer.rollout.num_shards
+    own, found = shards // trainer.system.num_processes, []
+    if collect.num_actors > max(1, own):
+        text = (
+            f"num_actors={collect.num_actors} have only {own} shards to collect for each process that "
+            f"learns; try num_shards={collect.num_actors * trainer.system.num_processes}"
+        )
+        found.append(BrokenRule(("collect.num_actors", "rollout.num_shards"), text))
+    if collect.address is not None and collect.kind != "ray":
+        text = f"address={collect.address!r} is that of a Ray cluster; add collect.kind=ray"
+        found.append(BrokenRule(("collect.address", "collect.kind"), text))
+    if collect.num_actors and collect.kind == "here":
+        text = f"num_actors={collect.num_actors} needs collect.kind=process or collect.kind=ray"
+        found.append(BrokenRule(("collect.num_actors", "collect.kind"), text))
+    if collect.overlap and trainer.checkpoint.env_restore == "sync_reset":
+        text = (
+            "overlap=true begins the next rollout before a checkpoint could end its episodes; use another "
+            "env_restore than sync_reset"
+        )
+        found.append(BrokenRule(("collect.overlap", "checkpoint.env_restore"), text))
+    return found
 
 
 def shard_rules(trainer: "TrainerConfig") -> list[BrokenRule]:

@@ -21,6 +21,7 @@ from metta.train.wrappers import wrapper_rules, wrapper_texts
 
 __all__ = [
     "CheckpointConfig",
+    "CollectConfig",
     "CurriculumConfig",
     "EvaluationConfig",
     "LoggingConfig",
@@ -64,6 +65,29 @@ class CurriculumConfig:
     def _parts_are_known(self) -> "CurriculumConfig":
         raise_broken([*agent_group_rules(self.env_kwargs), *wrapper_rules(self.wrappers)])
         return self
+
+
+@config_class
+class CollectConfig:
+    """Where and when rollouts are collected; with `overlap` alone does it decide what is learned."""
+
+    kind: Literal["here", "process", "ray"] = "here"
+    """`process`: other processes on this machine; `ray`: actors on Ray (extra `ray`)."""
+    num_actors: Interval = 0
+    """Processes or Ray actors that collect for each process that learns; 0: one for each of its shards."""
+    address: str | None = None
+    """Ray cluster to join, as host:port; None: a new one, on this machine alone."""
+    overlap: bool = False
+    """Collect the next rollout while this one is learned from: rollouts are one update old."""
+    task_timeout_seconds: Positive = 600.0
+    """Time in which a shard's rollout must come; a process or actor that takes longer counts as hung."""
+    max_actor_restarts: Interval = 10
+    """How often within any hour processes or actors that died or hung are started again; 0: never."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether shards are asked for as tasks, rather than collected one after the other."""
+        return self.kind != "here" or self.overlap
 
 
 @config_class

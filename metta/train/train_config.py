@@ -24,9 +24,10 @@ from metta.train.parsing.fields import (
 )
 from metta.train.parsing.problems import raise_broken
 from metta.train.parsing.values import plain_data
-from metta.train.rules import group_rules, shard_rules
+from metta.train.rules import collect_rules, group_rules, shard_rules
 from metta.train.run_config import (
     CheckpointConfig,
+    CollectConfig,
     CurriculumConfig,
     EvaluationConfig,
     LoggingConfig,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentConfig",
     "CheckpointConfig",
+    "CollectConfig",
     "CurriculumConfig",
     "EvaluationConfig",
     "LoggingConfig",
@@ -203,6 +205,7 @@ class TrainerConfig:
     ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     rollout: RolloutConfig = dataclasses.field(default_factory=RolloutConfig)
+    collect: CollectConfig = dataclasses.field(default_factory=CollectConfig)
     self_play: SelfPlayConfig = dataclasses.field(default_factory=SelfPlayConfig)
     numerics: NumericsConfig = dataclasses.field(default_factory=NumericsConfig)
     system: SystemConfig = dataclasses.field(default_factory=SystemConfig)
@@ -212,7 +215,7 @@ class TrainerConfig:
 
     @model_validator(mode="after")
     def _rollout_divides(self) -> "TrainerConfig":
-        raise_broken([*group_rules(self.rollout), *shard_rules(self)])
+        raise_broken([*group_rules(self.rollout), *shard_rules(self), *collect_rules(self)])
         return self
 
 

@@ -48,7 +48,9 @@ __all__ = [
     "RowRanges",
     "WorkerJob",
     "answer_descriptor",
+    "die_with_trainer",
     "pack",
+    "settle_in",
     "unpack",
     "worker_jobs",
     "worker_main",
@@ -162,13 +164,13 @@ def worker_main(
 ) -> None:
     """Serve until asked to close, until the trainer is gone, or until an environment fails."""
     global _answer_descriptor
-    threading.Thread(target=_die_with_trainer, args=(commands.fileno(),), daemon=True).start()
+    threading.Thread(target=die_with_trainer, args=(commands.fileno(),), daemon=True).start()
     _answer_descriptor = answers.fileno()
     pipe = _AnswerPipe(answers.fileno())
     # the trainer is gone: no process reads the answer
     with contextlib.suppress(BrokenPipeError):
         try:
-            _settle_in(job)
+            settle_in(job.environ, job.directory)
             factories, spec = unpack(job.world)
             shared = SharedRows.over(block, spec, job.num_rows)
             rows = WorkerRows(factories, spec, shared, job.row_ranges)
@@ -265,7 +267,8 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
     return bytes(parts)
 
 
-def _settle_in(job: WorkerJob) -> None:
+def settle_in(environ: Mapping[str, str], directory: str) -> None:
+    """Become a process below a trainer: its variables, its folder, and no signals but its own."""
     # Ctrl-C, and the SIGTERM of a batch system, reach every process; the trainer decides when to stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = os.getpid()
@@ -281,12 +284,12 @@ def _settle_in(job: WorkerJob) -> None:
     # with its own process group, the processes of its environments can be found and ended with it
     os.setpgid(0, 0)
     os.environ.clear()
-    os.environ.update(job.environ)
+    os.environ.update(environ)
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
-    os.chdir(job.directory)
+    os.chdir(directory)
 
 
-def _die_with_trainer(commands: int) -> None:
+def die_with_trainer(commands: int) -> None:
     """End a worker that is inside a step, and sees no end of commands, when the trainer is gone.
 
     Linux's parent-death signal would not work: the parent is the fork server, which runs for as long

@@ -49,14 +49,14 @@ class CollectedPart(NamedTuple):
 
 
 def report_scores(
-    feed: TaskFeed | None, scores: Sequence[tuple[int, float]]
+    curriculum: Curriculum | None, scores: Sequence[tuple[int, float]]
 ) -> dict[str, list[float]]:
     """Tell the curriculum how episodes of its tasks ended; returns its metrics."""
-    if feed is None:
+    if curriculum is None:
         return {}
     for task, score in scores:
-        feed.curriculum.complete(task, score)
-    return {name: [value] for name, value in feed.curriculum.metrics().items()}
+        curriculum.complete(task, score)
+    return {name: [value] for name, value in curriculum.metrics().items()}
 
 
 class RolloutCollector:
@@ -128,6 +128,11 @@ class RolloutCollector:
         return self.actor.kind
 
     @property
+    def curriculum(self) -> Curriculum | None:
+        """What tasks come from; None where there is only one."""
+        return None if self.task_feed is None else self.task_feed.curriculum
+
+    @property
     def num_episodes(self) -> int:
         """Episodes that ended so far."""
         return self.meter.num_episodes
@@ -153,7 +158,7 @@ class RolloutCollector:
         ``episode_length``, and whatever numbers the environment reported at an episode's end.
         """
         part = self.collect_part()
-        return part.stats | report_scores(self.task_feed, part.scores), part.num_steps
+        return part.stats | report_scores(self.curriculum, part.scores), part.num_steps
 
     @torch.no_grad()
     def collect_part(self) -> CollectedPart:

@@ -24,7 +24,7 @@ from metta.envs.vec_env import (
 from metta.errors import ConfigError, StateError
 from metta.seeding import numpy_generator
 
-__all__ = ["OpponentPool", "OpponentVecEnv"]
+__all__ = ["OpponentPool", "OpponentVecEnv", "with_opponents"]
 
 
 class OpponentPool:
@@ -105,6 +105,14 @@ def _frozen(policy: Policy) -> Policy:
     for parameter in own.parameters():
         parameter.requires_grad_(False)
     return own
+
+
+def with_opponents(
+    env: VecEnv, pool: OpponentPool, learner_share: float, *, seed: int, shard: int
+) -> "OpponentVecEnv":
+    """The environments of a shard without the agents that opponents play; at least one agent learns."""
+    num_learners = max(1, round(agents_per_env(env) * learner_share))
+    return OpponentVecEnv(env, pool, num_learners, seed=seed, shard=shard)
 
 
 class OpponentVecEnv(VecEnvWrapper):

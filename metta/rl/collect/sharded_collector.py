@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metta.envs.backends.sharded import ShardedVecEnv
+from metta.curriculum import Curriculum
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.collector import CollectedPart, RolloutCollector, report_scores
 from metta.rl.ranks import Ranks
@@ -79,38 +79,48 @@ class ShardedCollector:
     """
 
     def __init__(
-        self, vec_env: ShardedVecEnv, shards: Sequence[RolloutCollector], ranks: Ranks
+        self,
+        vec_env: Any,
+        shards: Sequence[Any],
+        ranks: Ranks,
+        experience: Experience | None = None,
     ) -> None:
         self.vec_env, self.shards, self.ranks = vec_env, list(shards), ranks
-        self._experience = ShardedExperience([shard.experience for shard in self.shards])
-        for number, shard in zip(ranks.shards, self.shards, strict=True):
-            shard.state_name = f"collector/{number}"
+        self._experience: Experience = experience or ShardedExperience(
+            [shard.experience for shard in self.shards]
+        )
+        if ranks.num_shards > 1:
+            for number, shard in zip(ranks.shards, self.shards, strict=True):
+                shard.state_name = f"collector/{number}"
 
     @property
-    def experience(self) -> ShardedExperience:
+    def experience(self) -> Experience:
         """The buffers that the next rollout goes into."""
         return self._experience
 
     @experience.setter
-    def experience(self, experience: ShardedExperience) -> None:
-        for shard, part in zip(self.shards, experience.parts, strict=True):
+    def experience(self, experience: Experience) -> None:
+        for shard, part in zip(self.shards, buffers_of(experience), strict=True):
             shard.experience = part
         self._experience = experience
 
     @property
     def actor_kind(self) -> str:
         """As of `RolloutCollector`, the same in all shards."""
-        return self.shards[0].actor_kind
+        found: str = self.shards[0].actor_kind
+        return found
 
     @property
-    def task_feed(self) -> Any:
-        """That of the first shard; all have the same curriculum."""
-        return self.shards[0].task_feed
+    def curriculum(self) -> Curriculum | None:
+        """That of the first shard; all have the same."""
+        found: Curriculum | None = self.shards[0].curriculum
+        return found
 
     @property
     def num_rollouts(self) -> int:
         """Rollouts so far."""
-        return self.shards[0].num_rollouts
+        found: int = self.shards[0].num_rollouts
+        return found
 
     @property
     def num_episodes(self) -> int:
@@ -120,7 +130,8 @@ class ShardedCollector:
     @property
     def is_under_way(self) -> bool:
         """Whether episodes continue in the next rollout."""
-        return self.shards[0].is_under_way
+        found: bool = self.shards[0].is_under_way
+        return found
 
     def resume_with_fresh_episodes(self) -> None:
         """Begin new episodes in the next rollout; unfinished ones are dropped and not counted."""
@@ -129,23 +140,27 @@ class ShardedCollector:
 
     def collect(self) -> tuple[dict[str, list[float]], int]:
         """One rollout of every shard; statistics and valid steps of all shards of the run."""
-        own = [shard.collect_part() for shard in self.shards]
+        own = self._collect_parts()
         parts = [_part_of(text) for text in self.ranks.collect_texts([_text_of(p) for p in own])]
         stats: dict[str, list[float]] = {}
         for part in parts:
             for name, numbers in part.stats.items():
                 stats.setdefault(name, []).extend(numbers)
         scores = [score for part in parts for score in part.scores]
-        stats |= report_scores(self.task_feed, scores)
+        stats |= report_scores(self.curriculum, scores)
         return stats, sum(part.num_steps for part in parts)
+
+    def _collect_parts(self) -> list[CollectedPart]:
+        """One rollout of every shard of this rank, in their buffers."""
+        return [shard.collect_part() for shard in self.shards]
 
 
 Collector = RolloutCollector | ShardedCollector
 """What a run collects with."""
 
 
-def collectors_of(collector: Collector) -> list[RolloutCollector]:
-    """The collectors of this rank's shards."""
+def collectors_of(collector: Collector) -> Sequence[Any]:
+    """What has each of this rank's shards: `RolloutCollector`s, or what stands for them elsewhere."""
     return collector.shards if isinstance(collector, ShardedCollector) else [collector]
 
 

@@ -46,7 +46,12 @@ class EnvironmentManager:
                 "trainer.rollout.num_workers"
             )
         self.close()
-        self._vec_env = configured_vec_env(self.curriculum.tasks, rollout, num_local=self.num_local)
+        self._vec_env = configured_vec_env(
+            self.curriculum.tasks,
+            rollout,
+            num_local=self.num_local,
+            is_elsewhere=self.config.collect.is_elsewhere,
+        )
         return self._vec_env
 
     @property

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from metta.envs.vec_env import RestorableVecEnv, RestoreClass, RestoreSupport, find_support
 from metta.errors import EnvError, MettaWarning, StateError
@@ -107,10 +107,27 @@ class EnvironmentState:
             )
 
 
+class ShardEnvironments(Protocol):
+    """The environments of one shard, wherever they are."""
+
+    @property
+    def num_boundaries(self) -> int:
+        """How often episodes were dropped because environments could not be restored."""
+        ...
+
+    def prepare(self, wanted: WantedRestore | None = None) -> RestoreSupport:
+        """Find out how they can be restored."""
+        ...
+
+    def reset_before_checkpoint(self, epoch: int) -> None:
+        """An epoch is over."""
+        ...
+
+
 class ShardedEnvironments:
     """The environments of all shards of this rank; each is a component of its own."""
 
-    def __init__(self, shards: Sequence[EnvironmentState]) -> None:
+    def __init__(self, shards: Sequence["ShardEnvironments"]) -> None:
         self.shards = list(shards)
 
     def prepare(self, wanted: WantedRestore | None = None) -> RestoreSupport:

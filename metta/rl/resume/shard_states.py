@@ -1,11 +1,7 @@
 """States of shards that other ranks hold, for the rank that writes checkpoints."""
 
-import json
-
-import safetensors.torch
-
 from metta.rl.ranks import Ranks
-from metta.state_tree import pack_state, unpack_state
+from metta.state_tree import bytes_of_state, state_of_bytes
 from metta.stateful import StateRegistry
 
 __all__ = ["SHARDED", "bring_shards", "shard_names"]
@@ -24,13 +20,9 @@ def bring_shards(registry: StateRegistry, ranks: Ranks) -> None:
     if ranks.size == 1:
         return
     own = {name: part for name, part in registry.snapshot().items() if name in _names_of(ranks)}
-    packed, tensors = pack_state(own)
-    text, tensor_bytes = json.dumps(packed).encode(), safetensors.torch.save(tensors)
-    found = ranks.collect_texts([text, tensor_bytes])
-    for rank, (other, other_tensors) in enumerate(zip(found[::2], found[1::2], strict=True)):
+    for rank, other in enumerate(ranks.share(bytes_of_state(own))):
         if rank != ranks.rank:
-            state = unpack_state(json.loads(other), safetensors.torch.load(other_tensors))
-            registry.elsewhere.update(state)
+            registry.elsewhere.update(state_of_bytes(other))
 
 
 def _names_of(ranks: Ranks) -> list[str]:

@@ -152,7 +152,7 @@ def test_a_forked_process_can_be_terminated_when_its_worker_ignores_that() -> No
     child = os.fork()
     if child == 0:
         job = worker.WorkerJob(0, 1, ((0, 1),), b"", dict(os.environ), os.curdir)
-        worker._settle_in(job)
+        worker.settle_in(job.environ, job.directory)
         signal.raise_signal(signal.SIGTERM)
         reader, writer = os.pipe()
         grandchild = os.fork()

@@ -44,14 +44,16 @@ def test_scores_are_means_over_agents_when_an_episode_ends() -> None:
     envs.tasks[0] = 1  # the first environment began another task
     feed.after_step(4, slice(0, 4), np.array([True, True, False, False]))
     # agent 1 died at step 2; agents 0 and 1 are in environment 0
-    report_scores(feed, feed.after_rollout([(2, 1, 3.0, 2), (4, 0, 5.0, 4), (5, 2, 7.0, 5)]))
+    report_scores(
+        feed.curriculum, feed.after_rollout([(2, 1, 3.0, 2), (4, 0, 5.0, 4), (5, 2, 7.0, 5)])
+    )
     assert feed.curriculum.scores.counts.tolist() == [1, 0]
     assert feed.curriculum.scores.fast[0] == 4.0
     assert feed.playing.tolist() == [1, 1]
     # agent 2 had died before; the episode ends in the next rollout
     envs.tasks[1] = 0
     feed.after_step(0, slice(0, 4), np.array([False, False, True, True]))
-    report_scores(feed, feed.after_rollout([(0, 3, 1.0, 6)]))
+    report_scores(feed.curriculum, feed.after_rollout([(0, 3, 1.0, 6)]))
     assert feed.curriculum.scores.counts.tolist() == [1, 1]
     assert feed.curriculum.scores.fast[1] == 4.0
 
@@ -59,7 +61,7 @@ def test_scores_are_means_over_agents_when_an_episode_ends() -> None:
 def test_nothing_is_told_when_an_episode_was_lost_with_its_worker() -> None:
     envs, feed = fed()
     feed.after_step(3, slice(0, 4), np.array([True, True, False, False]))
-    report_scores(feed, feed.after_rollout([(1, 0, 9.0, 2)], lost=[(2, 0), (2, 1)]))
+    report_scores(feed.curriculum, feed.after_rollout([(1, 0, 9.0, 2)], lost=[(2, 0), (2, 1)]))
     assert feed.curriculum.scores.counts.tolist() == [0, 0]
     assert feed.finished.tolist() == [0, 0]
     del envs

@@ -1,0 +1,75 @@
+"""`make_remote_collector`: a collector whose shards are elsewhere, from the settings of a run."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from metta.agent.actors.actor import make_actor
+from metta.agent.policy import Policy
+from metta.curriculum import Curriculum
+from metta.envs.backends.elsewhere import VecEnvElsewhere
+from metta.envs.backends.sharded import shards_of
+from metta.envs.vec_env import VecEnv
+from metta.errors import ConfigError
+from metta.rl.collect.opponents import OpponentVecEnv
+from metta.rl.collect.sharded_collector import Experience, buffers_of
+from metta.rl.ranks import Ranks
+from metta.rl.remote.pool import CollectPool, InlinePool
+from metta.rl.remote.process_pool import ProcessPool
+from metta.rl.remote.ray_pool import RayPool
+from metta.rl.remote.remote_collector import RemoteCollector
+from metta.rl.remote.remote_shard import RemoteShard
+from metta.rl.remote.tasks import CollectSetup
+from metta.train.run_config import CollectConfig
+from metta.train.train_config import TrainerConfig
+from metta.versions import library_versions
+
+__all__ = ["make_remote_collector"]
+
+
+def make_remote_collector(
+    config: TrainerConfig,
+    vecenv: VecEnv,
+    policy: Policy,
+    experience: Experience,
+    ranks: Ranks,
+    *,
+    curriculum: Curriculum | None = None,
+    opponents: Sequence[Policy] = (),
+) -> RemoteCollector:
+    """Start what collects, and let it make the environments; closing `vecenv` ends it."""
+    first: Any = shards_of(vecenv)[0]
+    pool = first.pool if isinstance(first, OpponentVecEnv) else None
+    elsewhere = first.inner if pool is not None else first
+    if not isinstance(elsewhere, VecEnvElsewhere):
+        raise ConfigError(
+            f"collect.kind={config.collect.kind} and collect.overlap need environments that are made where "
+            f"they are stepped, and this {type(elsewhere).__name__} exists already; give an id, a class or "
+            "a factory"
+        )
+    elsewhere.close_example()
+    if curriculum is not None and curriculum.is_single:
+        curriculum = None
+    actor = make_actor(config.numerics.actor, policy, first.num_rows // first.num_groups).kind
+    own = copy.deepcopy(policy).to("cpu")
+    setup = CollectSetup(
+        config, own, elsewhere.source, curriculum, tuple(opponents), actor, library_versions()
+    )
+    shards = [
+        RemoteShard(number, first, buffer, actor_kind=actor, curriculum=curriculum)
+        for number, buffer in zip(ranks.shards, buffers_of(experience), strict=True)
+    ]
+    size = config.collect.num_actors or len(shards)
+    collector = RemoteCollector(
+        vecenv, shards, ranks, experience, _pool_of(config.collect, setup, size), policy,
+        config.collect, opponents=pool,
+    )  # fmt: skip
+    elsewhere.on_close.append(collector.close)
+    collector.begin()
+    return collector
+
+
+def _pool_of(config: CollectConfig, setup: CollectSetup, size: int) -> CollectPool:
+    if config.kind == "ray":
+        return RayPool(setup, size, config.address)
+    return ProcessPool(setup, size) if config.kind == "process" else InlinePool(setup)

@@ -1,0 +1,285 @@
+"""`RemoteCollector`: rollouts whose shards are collected elsewhere, each of them counted once."""
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from metta import errors
+from metta.agent.policy import Policy
+from metta.envs.vec_env import VecEnv
+from metta.envs.workers.supervision import RestartBudget
+from metta.errors import MettaError, MettaWarning, RolloutError
+from metta.rl.collect.collector import CollectedPart
+from metta.rl.collect.opponents import OpponentPool
+from metta.rl.collect.sharded_collector import Experience, ShardedCollector
+from metta.rl.ranks import Ranks
+from metta.rl.remote.pool import Answer, CollectPool
+from metta.rl.remote.remote_shard import RemoteShard
+from metta.rl.remote.tasks import Moment, ShardFailure, ShardResult, ShardTask
+from metta.train.run_config import CollectConfig
+
+__all__ = ["CollectAhead", "RemoteCollector"]
+
+_LOOK_SECONDS = 1.0
+"""How often it is looked whether a place hangs."""
+
+
+@dataclass
+class _Asked:
+    """A task that has no result yet."""
+
+    task: ShardTask
+    place: int
+
+
+class RemoteCollector(ShardedCollector):
+    """Asks the places of a pool for the shards of each rollout, and asks again where one is gone.
+
+    What a shard gives is a function of the moment, its number and its state, so it does not matter where,
+    or how often, it is collected; one result of each (rollout, shard) is taken. With `overlap` the
+    next rollout is asked for as soon as one is complete, with the weights of that moment: from the second
+    rollout on, weights are one update old.
+    """
+
+    shards: list[RemoteShard]
+
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        shards: Sequence[RemoteShard],
+        ranks: Ranks,
+        experience: Experience,
+        pool: CollectPool,
+        policy: Policy,
+        config: CollectConfig,
+        *,
+        opponents: OpponentPool | None = None,
+    ) -> None:
+        super().__init__(vec_env, shards, ranks, experience)
+        self.pool, self.policy, self.config = pool, policy, config
+        self._opponents = opponents
+        self._budget = RestartBudget(config.max_actor_restarts)
+        self._ticket = 0
+        self._asked: list[ShardTask] = []
+        """The rollout that was asked for last."""
+        # the ledger: by shard, what that rollout has no result of, and the results
+        self._open: dict[int, _Asked] = {}
+        self._results: dict[int, Answer] = {}
+        self._heard = [time.monotonic()] * len(pool.processes)
+        self.ahead = CollectAhead(self)
+        self.lags: dict[int, int] = {}
+        """How many rollouts were so many updates older than the policy that learned from them."""
+        self.num_restarts = self.num_dropped = 0
+        """Processes that were replaced, and results that came for a second time."""
+        self.wait_seconds = self.collect_seconds = 0.0
+        """Seconds that rollouts were waited for here, and that the slowest shard of each took."""
+
+    def begin(self) -> None:
+        """Let all environments be made."""
+        for place, shard in enumerate(self.shards):
+            task = ShardTask(self._ticket, 0, shard.number, 0)
+            self._give(_Asked(task, place % len(self.pool.processes)))
+        self._finish()
+        self._take_results()
+
+    def collect(self) -> tuple[dict[str, list[float]], int]:
+        """One rollout of every shard; with `overlap`, the next one begins."""
+        collected = super().collect()
+        if self.config.overlap:
+            self._ask()
+        return collected
+
+    def _collect_parts(self) -> list[CollectedPart]:
+        begin = time.perf_counter()
+        if not self._is_asked():
+            self._ask()
+        self._finish()
+        self._take_results()
+        self.wait_seconds += time.perf_counter() - begin
+        return [shard.part for shard in self.shards if shard.part is not None]
+
+    def _tasks(self) -> list[ShardTask]:
+        """The rollout that comes next."""
+        return [
+            ShardTask(self._ticket, s.num_rollouts, s.number, s.experience.horizon, s.is_fresh)
+            for s in self.shards
+        ]
+
+    def _is_asked(self) -> bool:
+        """Whether the next rollout was asked for, as it is wanted now."""
+        return self._tasks() == self._asked
+
+    def _ask(self) -> None:
+        """Ask for the next rollout."""
+        self.forget()
+        self._ticket += 1
+        self._asked = self._tasks()
+        self.pool.begin(self._moment(self.num_rollouts))
+        for index, task in enumerate(self._asked):
+            self._give(_Asked(task, index % len(self.pool.processes)))
+        self.ahead.has_asked = self.config.overlap
+
+    def _moment(self, number: int) -> Moment:
+        weights = self.ahead.restored
+        if weights is None:
+            if self._opponents is not None:
+                self._opponents.begin_rollout(number, self.policy)
+            weights = {name: _array(part) for name, part in self.policy.state_dict().items()}
+        self.ahead.weights, self.ahead.restored = weights, None
+        curriculum, pool = self.curriculum, self._opponents
+        return Moment(
+            self._ticket,
+            weights,
+            torch.get_num_threads(),
+            None if curriculum is None else curriculum.state_dict(),
+            None if pool is None else _plain(pool.state_dict()),
+        )
+
+    def forget(self) -> None:
+        """Results of what was asked for are not wanted any more."""
+        if not self._open and not self._results:
+            return
+        self._open.clear()
+        self._results.clear()
+        self._asked = []
+        for shard in self.shards:  # the places have moved on
+            shard.leave(shard.holder)
+
+    def _give(self, asked: _Asked) -> None:
+        """Give a task to its place, with the shard's state unless it is there."""
+        task, place = asked.task, asked.place
+        if not any(other.place == place for other in self._open.values()):
+            self._heard[place] = time.monotonic()
+        self._open[task.shard] = asked
+        shard = self._shard(task.shard)
+        is_there = shard.holder == self.pool.processes[place]
+        state = None if is_there or not shard.state else shard.state
+        self.pool.give(place, task._replace(state=state))
+
+    def _shard(self, number: int) -> RemoteShard:
+        return self.shards[number - self.shards[0].number]
+
+    def _finish(self) -> None:
+        """Wait for all that was asked for."""
+        while self._open:
+            for answer in self.pool.wait(_LOOK_SECONDS):
+                self._hear(answer)
+            self._replace_hung()
+
+    def _hear(self, answer: Answer) -> None:
+        place, process, outcome = answer
+        is_present = process == self.pool.processes[place]
+        if isinstance(outcome, ShardFailure):
+            if is_present:
+                self._replace(place, outcome)
+            return
+        if is_present:
+            self._heard[place] = time.monotonic()
+        asked = self._open.get(outcome.shard)
+        if asked is None or asked.task.ticket != outcome.ticket or not is_present:
+            self.num_dropped += 1
+            return
+        self._results[outcome.shard] = answer
+        del self._open[outcome.shard]
+
+    def _replace_hung(self) -> None:
+        limit = self.config.task_timeout_seconds
+        for place in {asked.place for asked in self._open.values()}:
+            if time.monotonic() - self._heard[place] > limit:
+                reason = f"collecting process {place} gave no rollout for {limit:g} seconds"
+                self._replace(place, ShardFailure(reason))
+
+    def _replace(self, place: int, failure: ShardFailure) -> None:
+        """Start the place again, and ask it again for what it owes; raises what is no crash."""
+        if failure.error:
+            raise _error_of(failure)
+        if not self._budget.spend():
+            raise RolloutError(
+                f"{failure.reason}; {self.config.max_actor_restarts} restarts within an hour did not help. "
+                "Find out why it ends, or raise collect.max_actor_restarts"
+            )
+        gone = self.pool.processes[place]
+        self.pool.restart(place)
+        self.num_restarts += 1
+        for shard in self.shards:
+            shard.leave(gone)
+        for asked in [a for a in self._open.values() if a.place == place]:
+            self._give(asked)
+
+    def _take_results(self) -> None:
+        """All shards move on."""
+        slowest, said = 0.0, dict[str, None]()
+        for answer in self._results.values():
+            result = answer.outcome
+            assert isinstance(result, ShardResult)
+            self._shard(result.shard).take(result, answer.process)
+            slowest = max(slowest, result.seconds)
+            said.update(dict.fromkeys(result.warnings))
+        self._results.clear()
+        self.collect_seconds += slowest
+        for text in said:
+            warnings.warn(text, MettaWarning, stacklevel=5)
+
+    def close(self) -> None:
+        """End the places."""
+        self._open.clear()
+        self.pool.close()
+
+
+class CollectAhead:
+    """The weights that the rollout which comes next is collected with, where that is one update ahead.
+
+    With them, and with the shards as they were, it is asked for again when the run is resumed.
+    """
+
+    state_name = "collect_ahead"
+    state_version = 1
+
+    def __init__(self, collector: RemoteCollector) -> None:
+        self._collector = collector
+        self.weights: Mapping[str, np.ndarray] | None = None
+        self.restored: Mapping[str, np.ndarray] | None = None
+        """Those of a checkpoint; the next rollout takes them."""
+        self.has_asked = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights; nothing where no rollout is under way."""
+        found = self.weights if self.has_asked else self.restored
+        return {"weights": dict(found or {})}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._collector.forget()
+        self.has_asked = False
+        self.restored = {k: np.asarray(part) for k, part in state["weights"].items()} or None
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.detach().to("cpu", copy=True).numpy()
+    return array
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights of past selves as copies."""
+    past = [
+        {name: part.detach().cpu().clone() for name, part in one.items()} for one in state["past"]
+    ]
+    return {**state, "past": past}
+
+
+def _error_of(failure: ShardFailure) -> Exception:
+    """The exception that a task raised, as far as it is one of metta's."""
+    kind = getattr(errors, failure.error, None)
+    if isinstance(kind, type) and issubclass(kind, MettaError):
+        with_text: Any = kind
+        try:
+            error: Exception = with_text(failure.reason)
+        except TypeError:  # it is made of other things than a text
+            return RolloutError(failure.reason)
+        return error
+    return RolloutError(f"collecting failed elsewhere:\n{failure.reason}")
