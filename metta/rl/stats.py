@@ -116,6 +116,7 @@ def experience_stats(experience: Experience | Mapping[str, Tensor] | None) -> di
     data: Mapping[str, Tensor] = {}
     if experience is not None:
         data = experience if isinstance(experience, Mapping) else experience.run_columns
+    lag = getattr(experience, "policy_lag", None)
     names = [name for name in _EXPERIENCE_COLUMNS if name in data]
     if not names or data[names[0]].numel() == 0:
         return {}
@@ -131,6 +132,7 @@ def experience_stats(experience: Experience | Mapping[str, Tensor] | None) -> di
     means, deviations = kept.mean(1).tolist(), kept.std(1).tolist()
     row = {f"{name}_mean": mean for name, mean in zip(names, means, strict=True)}
     row |= {f"{name}_std": std for name, std in zip(names, deviations, strict=True)}
+    row |= {} if lag is None else {"policy_lag": float(lag)}
     return {**row, "valid_share": share}
 
 

@@ -149,7 +149,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     collector: Collector
     if config.collect.is_elsewhere:
         collector = make_remote_collector(
-            config, vecenv, policy, buffer, ranks, curriculum=curriculum, opponents=opponents
+            config, vecenv, ppo, buffer, ranks, curriculum=curriculum, opponents=opponents
         )
     else:
         collector = _make_collector(config, vecenv, policy, buffer, curriculum, ranks)

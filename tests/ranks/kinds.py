@@ -35,6 +35,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "trainer.curriculum.buckets": {"max_episode_steps": [4, 8, 16]},
     },
 }
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "mlp in processes": {**KINDS["mlp"], "collect.kind": "process"},
+    "lstm ahead": {**KINDS["lstm"], "collect.kind": "process", "collect.overlap": True},
+}
+"""Shards that are collected by further processes of each rank."""
 
 
 class Breaking(CorridorEnv):
@@ -74,7 +79,7 @@ class Dropping(nn.Module):
 
 
 def trainer_of(kind: str, folder: Path, epochs: int = 4, **settings: Any) -> Trainer:
-    chosen = {**SMALL, **KINDS[kind], **settings}
+    chosen = {**SMALL, **(KINDS | ELSEWHERE)[kind], **settings}
     env, losses = chosen.pop("own_env", None), [Targets()] if chosen.pop("losses", False) else []
     torch.manual_seed(0)
     policy = Dropping() if chosen.pop("network", False) else None

@@ -67,6 +67,8 @@ class RolloutBuffer:
         bptt_horizon: int | None = None,
     ) -> None:
         self.horizon, self.num_rows = horizon, num_rows
+        self.policy_lag: int | None = None
+        """Updates between the policy that collected and the one that learns; None: not measured."""
         self.obs_spec, self.action_spec = policy.obs_spec, policy.action_spec
         self.device, self.dtype = policy.device, policy.dtype
         state = policy.initial_state(num_rows)

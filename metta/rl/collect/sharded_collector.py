@@ -30,6 +30,8 @@ class ShardedExperience:
 
     def __init__(self, parts: Sequence[RolloutBuffer]) -> None:
         self.parts = list(parts)
+        self.policy_lag: int | None = None
+        """As of `RolloutBuffer`."""
         self.run_columns: dict[str, Tensor] = {}
         """Columns that are measured, of all shards of the run: see `share`."""
         self._joined: tuple[list[dict[str, Tensor]], dict[str, Tensor]] | None = None

@@ -13,6 +13,7 @@ from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError
 from metta.rl.collect.opponents import OpponentVecEnv
 from metta.rl.collect.sharded_collector import Experience, buffers_of
+from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.ranks import Ranks
 from metta.rl.remote.pool import CollectPool, InlinePool
 from metta.rl.remote.process_pool import ProcessPool
@@ -30,7 +31,7 @@ __all__ = ["make_remote_collector"]
 def make_remote_collector(
     config: TrainerConfig,
     vecenv: VecEnv,
-    policy: Policy,
+    ppo: PPOOptimizer,
     experience: Experience,
     ranks: Ranks,
     *,
@@ -50,8 +51,8 @@ def make_remote_collector(
     elsewhere.close_example()
     if curriculum is not None and curriculum.is_single:
         curriculum = None
-    actor = make_actor(config.numerics.actor, policy, first.num_rows // first.num_groups).kind
-    own = copy.deepcopy(policy).to("cpu")
+    actor = make_actor(config.numerics.actor, ppo.policy, first.num_rows // first.num_groups).kind
+    own = copy.deepcopy(ppo.policy).to("cpu")
     setup = CollectSetup(
         config, own, elsewhere.source, curriculum, tuple(opponents), actor, library_versions()
     )
@@ -61,7 +62,7 @@ def make_remote_collector(
     ]
     size = config.collect.num_actors or len(shards)
     collector = RemoteCollector(
-        vecenv, shards, ranks, experience, _pool_of(config.collect, setup, size), policy,
+        vecenv, shards, ranks, experience, _pool_of(config.collect, setup, size), ppo,
         config.collect, opponents=pool,
     )  # fmt: skip
     elsewhere.on_close.append(collector.close)

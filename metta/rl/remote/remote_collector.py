@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from metta import errors
-from metta.agent.policy import Policy
 from metta.envs.vec_env import VecEnv
 from metta.envs.workers.supervision import RestartBudget
 from metta.errors import MettaError, MettaWarning, RolloutError
 from metta.rl.collect.collector import CollectedPart
 from metta.rl.collect.opponents import OpponentPool
 from metta.rl.collect.sharded_collector import Experience, ShardedCollector
+from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.ranks import Ranks
 from metta.rl.remote.pool import Answer, CollectPool
 from metta.rl.remote.remote_shard import RemoteShard
@@ -48,20 +48,20 @@ class RemoteCollector(ShardedCollector):
 
     shards: list[RemoteShard]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of a collector, where they are, and who learns
         self,
         vec_env: VecEnv,
         shards: Sequence[RemoteShard],
         ranks: Ranks,
         experience: Experience,
         pool: CollectPool,
-        policy: Policy,
+        ppo: PPOOptimizer,
         config: CollectConfig,
         *,
         opponents: OpponentPool | None = None,
     ) -> None:
         super().__init__(vec_env, shards, ranks, experience)
-        self.pool, self.policy, self.config = pool, policy, config
+        self.pool, self.ppo, self.config = pool, ppo, config
         self._opponents = opponents
         self._budget = RestartBudget(config.max_actor_restarts)
         self._ticket = 0
@@ -72,8 +72,6 @@ class RemoteCollector(ShardedCollector):
         self._results: dict[int, Answer] = {}
         self._heard = [time.monotonic()] * len(pool.processes)
         self.ahead = CollectAhead(self)
-        self.lags: dict[int, int] = {}
-        """How many rollouts were so many updates older than the policy that learned from them."""
         self.num_restarts = self.num_dropped = 0
         """Processes that were replaced, and results that came for a second time."""
         self.wait_seconds = self.collect_seconds = 0.0
@@ -91,6 +89,7 @@ class RemoteCollector(ShardedCollector):
         """One rollout of every shard; with `overlap`, the next one begins."""
         collected = super().collect()
         if self.config.overlap:
+            self.experience.policy_lag = self.ppo.num_updates - self.ahead.version
             self._ask()
         return collected
 
@@ -125,12 +124,14 @@ class RemoteCollector(ShardedCollector):
         self.ahead.has_asked = self.config.overlap
 
     def _moment(self, number: int) -> Moment:
-        weights = self.ahead.restored
+        ahead, policy = self.ahead, self.ppo.policy
+        weights = ahead.restored
         if weights is None:
             if self._opponents is not None:
-                self._opponents.begin_rollout(number, self.policy)
-            weights = {name: _array(part) for name, part in self.policy.state_dict().items()}
-        self.ahead.weights, self.ahead.restored = weights, None
+                self._opponents.begin_rollout(number, policy)
+            weights = {name: _array(part) for name, part in policy.state_dict().items()}
+            ahead.version = self.ppo.num_updates
+        ahead.weights, ahead.restored = weights, None
         curriculum, pool = self.curriculum, self._opponents
         return Moment(
             self._ticket,
@@ -245,17 +246,19 @@ class CollectAhead:
         self.weights: Mapping[str, np.ndarray] | None = None
         self.restored: Mapping[str, np.ndarray] | None = None
         """Those of a checkpoint; the next rollout takes them."""
+        self.version = 0
+        """Updates before the policy had these weights."""
         self.has_asked = False
 
     def state_dict(self) -> dict[str, Any]:
         """The weights; nothing where no rollout is under way."""
         found = self.weights if self.has_asked else self.restored
-        return {"weights": dict(found or {})}
+        return {"weights": dict(found or {}), "version": self.version}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._collector.forget()
-        self.has_asked = False
+        self.has_asked, self.version = False, int(state["version"])
         self.restored = {k: np.asarray(part) for k, part in state["weights"].items()} or None
 
 

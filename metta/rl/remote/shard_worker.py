@@ -122,8 +122,9 @@ class _Shard:
             columns = {
                 name: column.numpy() for name, column in collector.experience.columns.items()
             }
+        state = bytes_of_state(self.registry.snapshot())
         return ShardResult(
-            task.ticket, collector.num_rollouts, task.shard, bytes_of_state(self.registry.snapshot()), self.support,
+            task.ticket, collector.num_rollouts, task.shard, state, self.support,
             columns, part, collector.num_episodes, self.environments.num_boundaries - before,
         )  # fmt: skip
 
