@@ -159,14 +159,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state
-    saving = config.checkpoint
-    how = saving.env_restore, saving.checkpoint_interval
-    states = [
-        RemoteEnvironments(shard, *how)
-        if isinstance(shard, RemoteShard)
-        else EnvironmentState(shard, *how)
-        for shard in collectors_of(collector)
-    ]
+    states = _environment_states(config, collector)
     registry = _register(conditions, policy, ppo, collector, states, state, optimizer, losses)
     hooks.policy, hooks.optimizer, hooks.config = policy, optimizer, config
     hooks.registry, hooks.is_master = registry, ranks.is_master
@@ -174,6 +167,20 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         config, vecenv, policy, buffer, optimizer, collector, ShardedEnvironments(states), ppo, losses,
         conditions, state, ranks, registry, hooks,
     )  # fmt: skip
+
+
+def _environment_states(
+    config: TrainerConfig, collector: Collector
+) -> list[EnvironmentState | RemoteEnvironments]:
+    """How the environments of each shard are saved, wherever they are."""
+    saving = config.checkpoint
+    how = saving.env_restore, saving.checkpoint_interval
+    return [
+        RemoteEnvironments(shard, *how)
+        if isinstance(shard, RemoteShard)
+        else EnvironmentState(shard, *how)
+        for shard in collectors_of(collector)
+    ]
 
 
 def _check_minibatches(
