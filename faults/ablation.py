@@ -26,6 +26,8 @@ CONFIGS = [
     "workers",
     "grid-curriculum",
     "self-play",
+    "shards",
+    "ahead",
 ]
 ONLY_DROPPED = ("policy_tracker", "conditions")
 """They decide no number: the one names files, the other refuses."""
