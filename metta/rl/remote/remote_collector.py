@@ -19,7 +19,7 @@ from metta.rl.collect.sharded_collector import Experience, ShardedCollector
 from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.ranks import Ranks
 from metta.rl.remote.pool import Answer, CollectPool
-from metta.rl.remote.remote_shard import RemoteShard
+from metta.rl.remote.remote_shard import NOBODY, RemoteShard
 from metta.rl.remote.tasks import Moment, ShardFailure, ShardResult, ShardTask
 from metta.train.run_config import CollectConfig
 
@@ -151,8 +151,8 @@ class RemoteCollector(ShardedCollector):
         self._open.clear()
         self._results.clear()
         self._asked = []
-        for shard in self.shards:  # the places have moved on
-            shard.leave(shard.holder)
+        for shard in self.shards:
+            shard.holder = NOBODY  # the places have moved on
 
     def _give(self, asked: _Asked) -> None:
         """Give a task to its place, with the shard's state unless it is there."""
@@ -207,12 +207,9 @@ class RemoteCollector(ShardedCollector):
                 f"{failure.reason}; {self.config.max_actor_restarts} restarts within an hour did not help. "
                 "Find out why it ends, or raise collect.max_actor_restarts"
             )
-        gone = self.pool.processes[place]
         self.pool.restart(place)
         self.num_restarts += 1
         self._heard[place] = time.monotonic() + _START_SECONDS
-        for shard in self.shards:
-            shard.leave(gone)
         for asked in [a for a in self._open.values() if a.place == place]:
             self._give(asked)
 

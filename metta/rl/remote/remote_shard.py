@@ -16,9 +16,9 @@ from metta.rl.resume.environment_state import EnvironmentState, WantedRestore
 from metta.rl.training_state import crossed
 from metta.state_tree import bytes_of_state, state_of_bytes
 
-__all__ = ["RemoteEnvironments", "RemoteShard"]
+__all__ = ["NOBODY", "RemoteEnvironments", "RemoteShard"]
 
-_NOBODY = -1
+NOBODY = -1
 
 
 class RemoteShard:
@@ -43,7 +43,7 @@ class RemoteShard:
         self.state_name = RolloutCollector.state_name
         self.state = b""
         """A snapshot of collector and environments; empty: nothing has begun."""
-        self.holder = _NOBODY
+        self.holder = NOBODY
         """The process that has the shard as it is in `state`, if one has."""
         self.support: RestoreSupport | None = None
         self.is_fresh = False
@@ -65,11 +65,6 @@ class RemoteShard:
             name: torch.from_numpy(np.array(column)).to(device)
             for name, column in result.columns.items()
         }
-
-    def leave(self, process: int) -> None:
-        """This process is gone."""
-        if self.holder == process:
-            self.holder = _NOBODY
 
     @property
     def is_under_way(self) -> bool:
@@ -97,7 +92,7 @@ class RemoteShard:
         """Continue with another state of this component."""
         parts = state_of_bytes(self.state)
         parts[name] = {"version": version, "state": state}
-        self.state, self.holder = bytes_of_state(parts), _NOBODY
+        self.state, self.holder = bytes_of_state(parts), NOBODY
 
     def state_dict(self) -> dict[str, Any]:
         """As of the collector that has the shard."""
