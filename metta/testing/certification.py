@@ -1,12 +1,16 @@
 """Is a user's own set-up exact? Kill it, resume it, and compare every component with an undisturbed run."""
 
+import contextlib
 import dataclasses
+import os
 import random
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from metta.errors import MettaError
 from metta.private_folders import temporary_folder
@@ -69,18 +73,20 @@ def certify(
         for path in (whole, again, killed):
             path.mkdir()
             short.to_yaml(path / _CONFIG)
-        undisturbed = {run: _start(run) for run in (whole, again)}  # at the same time
+        ranks = short.trainer.system.num_processes
+        undisturbed = {run: _start(run, ranks) for run in (whole, again)}  # at the same time
         for process in undisturbed.values():
             process.wait()
         for run, process in undisturbed.items():
             _finish(run, process)
-        reached = _train_and_kill(killed, kills, epochs, random.Random(seed))
+        reached = _train_and_kill(killed, ranks, kills, epochs, random.Random(seed))
         certificate = Certificate((whole / _SUPPORT).read_text(), epochs, reached)
         noise = _compare(whole, again)
         if noise:
             certificate.noise = next(f"{name}: {place}" for name, place in noise.items())
         certificate.differences = _compare(whole, killed)
-        certificate.components = sorted(read_digests(whole / _DIGESTS)[1][0].keys() - {NAMES_FILES})
+        names = {name for file in _digest_files(whole) for name in read_digests(file)[1][0]}
+        certificate.components = sorted(names - {NAMES_FILES})
         return certificate
 
 
@@ -100,11 +106,30 @@ def _shortened(config: TrainingConfig, epochs: int) -> TrainingConfig:
     return dataclasses.replace(config, trainer=trainer)
 
 
-def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
+def _start(folder: Path, ranks: int, *words: str) -> "subprocess.Popen[bytes]":
+    command = python_command(__name__, str(folder), *words)
+    options = {}
+    if ranks > 1:
+        agent = ["--standalone", "--nproc-per-node", str(ranks), "--no-python", "--"]
+        command = python_command("torch.distributed.run", *agent, *command)
+        options["env"] = {
+            "OMP_NUM_THREADS": "1",
+            **os.environ,
+        }  # torchrun warns at length otherwise
     with (folder / _LOG).open("ab") as log:
-        return subprocess.Popen(
-            python_command(__name__, str(folder), *words), stdout=log, stderr=log
-        )
+        return subprocess.Popen(command, stdout=log, stderr=log, **options)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> int:
+    """Kill a run with all its processes; returns how it ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        for one in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(below)
+    return process.wait()
 
 
 def _finish(folder: Path, process: "subprocess.Popen[bytes]") -> None:
@@ -118,21 +143,20 @@ def _finish(folder: Path, process: "subprocess.Popen[bytes]") -> None:
 
 
 def _train_and_kill(
-    folder: Path, kills: int, epochs: int, random_numbers: random.Random
+    folder: Path, ranks: int, kills: int, epochs: int, random_numbers: random.Random
 ) -> list[int]:
     """Kill later each time, at a random moment of the next epoch; returns epochs reached."""
     reached: list[int] = []
     for number in range(kills):
         target = 1 + number * max(epochs - 1, 1) // max(kills, 1)
-        process = _start(folder, str(target))
+        process = _start(folder, ranks, str(target))
         saved = RunDirectory(folder).checkpoint_dir / f"epoch_{target:06d}"
         while process.poll() is None and not saved.exists():
             time.sleep(0.005)
         time.sleep(random_numbers.uniform(0, 0.05))
-        process.kill()
-        if process.wait() == _KILLED:
+        if _kill(process) == _KILLED:
             reached.append(_epochs_done(folder))
-    _finish(folder, _start(folder))
+    _finish(folder, _start(folder, ranks))
     return reached
 
 
@@ -141,15 +165,21 @@ def _epochs_done(folder: Path) -> int:
     return max(read_digests(path), default=0) if path.exists() else 0
 
 
+def _digest_files(folder: Path) -> list[Path]:
+    """Of all ranks, the first one's first."""
+    return sorted(folder.glob(f"*{_DIGESTS}"), key=lambda path: len(path.name))
+
+
 def _compare(whole: Path, other: Path) -> dict[str, str]:
-    """Component -> where it differs first."""
-    expected, found = read_digests(whole / _DIGESTS), read_digests(other / _DIGESTS)
+    """Component -> where it differs first, on any rank."""
     differences: dict[str, str] = {}
-    for epoch in sorted(found):
-        difference = compare_digests(expected, {epoch: found[epoch]})
-        for name in difference[1] if difference is not None else ():
-            if name not in differences:
-                differences[name] = f"epoch {epoch}{_place(whole, other, epoch, name)}"
+    for file in _digest_files(whole):
+        expected, found = read_digests(file), read_digests(other / file.name)
+        for epoch in sorted(found):
+            difference = compare_digests(expected, {epoch: found[epoch]})
+            for name in difference[1] if difference is not None else ():
+                if name not in differences:
+                    differences[name] = f"epoch {epoch}{_place(whole, other, epoch, name)}"
     return differences
 
 
@@ -176,9 +206,14 @@ class _HeldBack(TrainerHook):
 def _train(folder: Path, last_epoch: int | None = None) -> None:
     config = TrainingConfig.from_yaml(folder / _CONFIG)
     with Trainer(config, run_dir=folder) as trainer:
-        support = trainer.session.restore_support if trainer.session is not None else None
-        (folder / _SUPPORT).write_text("" if support is None else support.describe())
-        trainer.add_hook(DigestHook(folder / _DIGESTS))
+        parts, rank = trainer.components, trainer.ranks.rank
+        assert parts is not None
+        if trainer.session is not None:
+            support = trainer.session.restore_support
+            lines = [] if support is None else [support.describe()]
+            lines += [] if parts.layout.is_plain else [f"computed as: {parts.layout.describe()}"]
+            (folder / _SUPPORT).write_text("\n".join(lines))
+        trainer.add_hook(DigestHook(folder / (f"{rank}-{_DIGESTS}" if rank else _DIGESTS)))
         if last_epoch is not None:
             trainer.add_hook(_HeldBack(last_epoch))
         trainer.train()
