@@ -73,13 +73,12 @@ def certify(
         for path in (whole, again, killed):
             path.mkdir()
             short.to_yaml(path / _CONFIG)
-        ranks = short.trainer.system.num_processes
-        undisturbed = {run: _start(run, ranks) for run in (whole, again)}  # at the same time
+        undisturbed = {run: _start(run) for run in (whole, again)}  # at the same time
         for process in undisturbed.values():
             process.wait()
         for run, process in undisturbed.items():
             _finish(run, process)
-        reached = _train_and_kill(killed, ranks, kills, epochs, random.Random(seed))
+        reached = _train_and_kill(killed, kills, epochs, random.Random(seed))
         certificate = Certificate((whole / _SUPPORT).read_text(), epochs, reached)
         noise = _compare(whole, again)
         if noise:
@@ -106,18 +105,16 @@ def _shortened(config: TrainingConfig, epochs: int) -> TrainingConfig:
     return dataclasses.replace(config, trainer=trainer)
 
 
-def _start(folder: Path, ranks: int, *words: str) -> "subprocess.Popen[bytes]":
+def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
     command = python_command(__name__, str(folder), *words)
-    options = {}
+    environment = dict(os.environ)
+    ranks = TrainingConfig.from_yaml(folder / _CONFIG).trainer.system.num_processes
     if ranks > 1:
         agent = ["--standalone", "--nproc-per-node", str(ranks), "--no-python", "--"]
         command = python_command("torch.distributed.run", *agent, *command)
-        options["env"] = {
-            "OMP_NUM_THREADS": "1",
-            **os.environ,
-        }  # torchrun warns at length otherwise
+        environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun warns at length otherwise
     with (folder / _LOG).open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, **options)
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> int:
@@ -143,20 +140,20 @@ def _finish(folder: Path, process: "subprocess.Popen[bytes]") -> None:
 
 
 def _train_and_kill(
-    folder: Path, ranks: int, kills: int, epochs: int, random_numbers: random.Random
+    folder: Path, kills: int, epochs: int, random_numbers: random.Random
 ) -> list[int]:
     """Kill later each time, at a random moment of the next epoch; returns epochs reached."""
     reached: list[int] = []
     for number in range(kills):
         target = 1 + number * max(epochs - 1, 1) // max(kills, 1)
-        process = _start(folder, ranks, str(target))
+        process = _start(folder, str(target))
         saved = RunDirectory(folder).checkpoint_dir / f"epoch_{target:06d}"
         while process.poll() is None and not saved.exists():
             time.sleep(0.005)
         time.sleep(random_numbers.uniform(0, 0.05))
         if _kill(process) == _KILLED:
             reached.append(_epochs_done(folder))
-    _finish(folder, _start(folder, ranks))
+    _finish(folder, _start(folder))
     return reached
 
 
@@ -213,7 +210,9 @@ def _train(folder: Path, last_epoch: int | None = None) -> None:
             lines = [] if support is None else [support.describe()]
             lines += [] if parts.layout.is_plain else [f"computed as: {parts.layout.describe()}"]
             (folder / _SUPPORT).write_text("\n".join(lines))
-        trainer.add_hook(DigestHook(folder / (f"{rank}-{_DIGESTS}" if rank else _DIGESTS)))
+        digests = DigestHook(folder / (f"{rank}-{_DIGESTS}" if rank else _DIGESTS))
+        digests.ranks = "all"  # each in a file of its own
+        trainer.add_hook(digests)
         if last_epoch is not None:
             trainer.add_hook(_HeldBack(last_epoch))
         trainer.train()

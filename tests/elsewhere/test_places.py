@@ -141,7 +141,7 @@ def test_an_environment_that_cannot_be_made_there_is_told_of() -> None:
         made.append(1)
         return CorridorEnv()
 
-    only_here.__dict__["lock"] = open(os.devnull)  # noqa: SIM115  # what cannot be pickled
+    only_here.__dict__["lock"] = Path(os.devnull).open()  # noqa: SIM115  # what cannot be pickled
     with pytest.raises((ConfigError, EnvError), match="pickle"):
         small(only_here)
 
