@@ -4,6 +4,7 @@
 initial state, which the digests of the epochs after it must show.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from faults.training import train, trainer_of
 from faults.trial import OK, Trial
 from faults.zygote import Zygote
+from metta.errors import MettaError
 from metta.stateful import StateRegistry
 from metta.store.checkpoints.files import read_checkpoint, write_checkpoint
 from metta.store.policies.file import freeze_policy
@@ -26,10 +28,14 @@ CONFIGS = [
     "workers",
     "grid-curriculum",
     "self-play",
+    "shards",
+    "ahead",
 ]
 ONLY_DROPPED = ("policy_tracker", "conditions")
 """They decide no number: the one names files, the other refuses."""
 AFTER = 6
+REFUSED = 3
+"""Exit code of a run that ended with one of metta's own errors."""
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
@@ -65,7 +71,7 @@ def newest_of(run: Path) -> Path:
 
 def verdict(code: int, whole: Path, run: Path) -> str:
     """ "ok" if the loss was noticed: by a refusal, or by other digests."""
-    if code == 1:
+    if code == REFUSED:
         return OK
     if code != 0:
         return f"exit code {code}"
@@ -85,7 +91,7 @@ def train_dropped(name: str, source: str, folder: str, component: str) -> None:
     del snapshot[component]
     about = {**checkpoint.metadata, "epoch": checkpoint.epoch, "agent_step": checkpoint.agent_step}
     write_checkpoint(Path(folder) / "checkpoints", snapshot, frozen, about)
-    train(name, folder)
+    train_or_refuse(name, folder)
 
 
 def train_forgotten(name: str, source: str, folder: str, component: str) -> None:
@@ -94,9 +100,12 @@ def train_forgotten(name: str, source: str, folder: str, component: str) -> None
 
     def forgetful(self: StateRegistry, snapshot: Any) -> None:
         part = self.get(component)
+        if part is None:  # a registry of one shard
+            restore(self, snapshot)
+            return
         part_type = type(part)
         kept = part_type.load_state_dict
-        part_type.load_state_dict = lambda *_: None
+        part_type.load_state_dict = lambda own, state: None if own is part else kept(own, state)
         try:
             restore(self, snapshot)
         finally:
@@ -109,4 +118,12 @@ def train_forgotten(name: str, source: str, folder: str, component: str) -> None
     frozen.tensors.update(checkpoint.snapshot["policy"]["state"])
     about = {**checkpoint.metadata, "epoch": checkpoint.epoch, "agent_step": checkpoint.agent_step}
     write_checkpoint(Path(folder) / "checkpoints", checkpoint.snapshot, frozen, about)
-    train(name, folder)
+    train_or_refuse(name, folder)
+
+
+def train_or_refuse(name: str, folder: str) -> None:
+    """Other errors than metta's own are no refusal."""
+    try:
+        train(name, folder)
+    except MettaError:
+        sys.exit(REFUSED)

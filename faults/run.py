@@ -27,6 +27,7 @@ CAMPAIGNS: dict[str, int] = {
     "evaluation_kills": 50,
     "worker_faults": 1000,
     "trainer_kills": 200,
+    "overlap_delays": 10,
     "planted_secrets": 68,
     "planted_names": 0,
     "planted_code": 1_000,

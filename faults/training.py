@@ -4,6 +4,7 @@ import mmap
 import os
 import signal
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "traced-actor": {"env": "CartPole-v1", "actor": "traced"},
     "masked": {"env": _MASKED},
     "masked-lstm": {"env": _MASKED, "core": "lstm"},
+    "shards": {"env": "CartPole-v1", "num_shards": 2, "core": "lstm"},
+    "ahead": {"env": "CartPole-v1", "num_shards": 2, "core": "lstm", "collect.overlap": True},
+    "workers-ahead": {
+        "env": "CartPole-v1",
+        "num_shards": 2,
+        "collect.kind": "process",
+        "collect.overlap": True,
+        "normalize_observations": True,
+    },
     "workers-masked": {"env": _MASKED, "num_workers": 2},
     "agents": {
         "env": "pettingzoo:mpe2.simple_spread_v3",
@@ -230,14 +240,20 @@ def warm_up() -> None:
         trainer.train()
 
 
-def train(name: str, folder: str, die_after: int | None = None, **changes: Any) -> None:
+def train(
+    name: str,
+    folder: str,
+    die_after: int | None = None,
+    hooks: Sequence[TrainerHook] = (),
+    **changes: Any,
+) -> None:
     """Train in a folder, or continue; digests go to ``digests.jsonl``, the phase to ``phase``."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     phases = Phases(path / "phase")
     trainer = trainer_of(name, path, **changes)
     with trainer:
-        for hook in (phases, DigestHook(path / "digests.jsonl")):
+        for hook in (phases, DigestHook(path / "digests.jsonl"), *hooks):
             trainer.add_hook(hook)
         if die_after is not None:
             trainer.add_hook(DieAfter(die_after))

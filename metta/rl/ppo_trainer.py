@@ -115,12 +115,9 @@ class PPOTrainer(FamiliarCalls):
             self.config, self.batch_plan = resolve_batch(self.config, probed)
         rollout, tasks = self.config.trainer.rollout, self.curriculum and self.curriculum.tasks
         self.env = configured_vec_env(
-            tasks or env,
-            rollout,
-            about.env_kwargs,
-            about.wrappers,
+            tasks or env, rollout, about.env_kwargs, about.wrappers,
             is_elsewhere=self.config.trainer.collect.is_elsewhere,
-        )
+        )  # fmt: skip
         self.env_name, self._run_id = name_of(env), new_run_id()
         try:
             self.recipe: Applied | None = follow_recipe(self.config, self.env, probed)
@@ -340,11 +337,8 @@ class PPOTrainer(FamiliarCalls):
         """What the loop learns from, collected by a phase that a subclass may have overridden."""
         self._steps_collected, self._rollout_stats = 0, {}
         horizon = self.config.trainer.rollout.horizon
-        own = (
-            getattr(self.collect_rollouts, "__func__", None),
-            getattr(self.learn, "__func__", None),
-        )
-        is_own = own != (PPOTrainer.collect_rollouts, PPOTrainer.learn)
+        phases = [getattr(phase, "__func__", None) for phase in (self.collect_rollouts, self.learn)]
+        is_own = phases != [PPOTrainer.collect_rollouts, PPOTrainer.learn]
         data: Mapping[str, Tensor]
         if is_own or horizon != self.collector.experience.horizon:
             data = self.collect_rollouts(horizon)

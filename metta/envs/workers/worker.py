@@ -143,7 +143,14 @@ def worker_jobs(
 
 def pack(value: Any) -> bytes:
     """A message from the trainer to its own worker, or back."""
-    return bytes(cloudpickle.dumps(value))
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except (TypeError, AttributeError, cloudpickle.pickle.PicklingError) as error:
+        raise ConfigError(
+            f"environments or networks cannot be sent to another process: {error}. Make locks, files and "
+            "connections where the environment is made, or stay in this process (num_workers=0, "
+            "collect.kind=here)"
+        ) from error
 
 
 def unpack(message: bytes) -> Any:

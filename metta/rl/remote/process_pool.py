@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pickle
 import queue
 import threading
 import warnings
@@ -129,7 +128,7 @@ class _Process:
                     sent = ticket
                 commands.send_bytes(_TASK)
                 commands.send_bytes(task)
-                outcome = pickle.loads(answers.recv_bytes())  # from our own process
+                outcome = unpack(answers.recv_bytes())
             except (EOFError, OSError):
                 outcome = ShardFailure(f"collecting process {self._place} (pid {self.pid}) ended")
             self._answers.put(Answer(self._place, self._number, outcome))
@@ -166,7 +165,7 @@ def _serve(
                     worker = ShardWorker(unpack(setup))
                 except Exception as error:  # noqa: BLE001  # the trainer raises it
                     failure = ShardFailure(f"{type(error).__name__}: {error}", type(error).__name__)
-                    answers.send_bytes(pickle.dumps(failure, pickle.HIGHEST_PROTOCOL))
+                    answers.send_bytes(pack(failure))
                     return
             outcome = run_task(worker, moment, unpack(message))
-            answers.send_bytes(pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL))
+            answers.send_bytes(pack(outcome))

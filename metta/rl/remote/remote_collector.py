@@ -28,6 +28,8 @@ __all__ = ["CollectAhead", "RemoteCollector", "split_wait"]
 
 _LOOK_SECONDS = 1.0
 """How often it is looked whether a place hangs."""
+_START_SECONDS = 60.0
+"""What a process may take to start, beside the time of its first task."""
 
 
 @dataclass
@@ -71,7 +73,8 @@ class RemoteCollector(ShardedCollector):
         # the ledger: by shard, what that rollout has no result of, and the results
         self._open: dict[int, _Asked] = {}
         self._results: dict[int, Answer] = {}
-        self._heard = [time.monotonic()] * len(pool.processes)
+        # when each place began what it does now, or gave its last answer
+        self._heard = [time.monotonic() + _START_SECONDS] * len(pool.processes)
         self.ahead = CollectAhead(self)
         self.num_restarts = self.num_dropped = 0
         """Processes that were replaced, and results that came for a second time."""
@@ -172,7 +175,7 @@ class RemoteCollector(ShardedCollector):
         """Give a task to its place, with the shard's state unless it is there."""
         task, place = asked.task, asked.place
         if not any(other.place == place for other in self._open.values()):
-            self._heard[place] = time.monotonic()
+            self._heard[place] = max(self._heard[place], time.monotonic())
         self._open[task.shard] = asked
         shard = self._shard(task.shard)
         is_there = shard.holder == self.pool.processes[place]
@@ -226,6 +229,7 @@ class RemoteCollector(ShardedCollector):
         self.num_restarts += 1
         for tell in self.on_restart:
             tell(place, failure.reason)
+        self._heard[place] = time.monotonic() + _START_SECONDS
         for shard in self.shards:
             shard.leave(gone)
         for asked in [a for a in self._open.values() if a.place == place]:
