@@ -123,13 +123,25 @@ def predict(work: Workload, layout: Layout, network: Network) -> Prediction:
 
 
 def nodes_table(work: Workload, network: Network) -> list[tuple[str, ...]]:
-    """Predictions for 1, 8, 64 and 512 nodes of one rank with one actor each, one update ahead."""
-    rows = [("nodes", "collect", "transfer", "reduce", "learn", "steps/s", "bottleneck")]
-    for nodes in (1, 8, 64, 512):
-        found = predict(work, Layout(nodes, 1, overlap=True), network)
+    """Predictions for up to 512 nodes that collect, of which some also learn, one update ahead."""
+    header = (
+        "nodes",
+        "ranks x actors",
+        "collect",
+        "transfer",
+        "reduce",
+        "learn",
+        "steps/s",
+        "bottleneck",
+    )
+    rows = [header]
+    for ranks, actors in ((1, 1), (8, 1), (64, 1), (8, 8), (512, 1), (64, 8)):
+        found = predict(work, Layout(ranks, actors, overlap=True), network)
         phases = (found.collect, found.transfer, found.reduce, found.learn)
+        seconds = [f"{one:,.2f} s" for one in phases]
         speed = f"{found.steps_per_second:,.0f}"
-        rows.append((str(nodes), *(f"{one:,.2f} s" for one in phases), speed, found.bottleneck))
+        layout = f"{ranks} x {actors}"
+        rows.append((str(ranks * actors), layout, *seconds, speed, found.bottleneck))
     return rows
 
 
