@@ -138,8 +138,8 @@ class StateRegistry:
         return digest_of(counted | others)
 
     def digests(self) -> dict[str, str]:
-        """A digest for every component, to find the first difference."""
-        return {name: digest_of(part["state"]) for name, part in self.snapshot().items()}
+        """A digest for every component of this process, to find the first difference."""
+        return {name: digest_of(part.state_dict()) for name, part in self._components.items()}
 
 
 def _unobserved(part: Stateful) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """`Stopwatch`: how a run spends its time."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 __all__ = ["Stopwatch"]
@@ -23,6 +23,7 @@ class Stopwatch:
         self._started: dict[str, float] = {}
         self._spent: dict[str, float] = {}
         self._lapped: dict[str, float] = {}
+        self._sources: list[tuple[Callable[[], Mapping[str, float]], Mapping[str, float]]] = []
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -44,6 +45,14 @@ class Stopwatch:
         if started is not None:
             self._spent[name] += self._clock() - started
 
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self._spent[name] = self._spent.get(name, 0.0) + seconds
+
+    def include(self, source: Callable[[], Mapping[str, float]]) -> None:
+        """Count what this function measures from now on too; it gives seconds by name."""
+        self._sources.append((source, dict(source())))
+
     def stop_all(self) -> None:
         """Stop every timer."""
         for name in list(self._started):
@@ -57,7 +66,11 @@ class Stopwatch:
 
     def elapsed_all(self) -> dict[str, float]:
         """Seconds of every timer, in the order in which they first started."""
-        return {name: self.elapsed(name) for name in self._spent}
+        found = {name: self.elapsed(name) for name in self._spent}
+        for source, before in self._sources:
+            for name, seconds in source().items():
+                found[name] = found.get(name, 0.0) + seconds - before.get(name, 0.0)
+        return found
 
     def lap_all(self) -> dict[str, float]:
         """Seconds of every timer since the last call; running timers keep running."""

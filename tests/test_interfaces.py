@@ -2,11 +2,13 @@
 
 import importlib
 import re
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import metta
+from metta.rl.training_state import On, PolicyTracker, StatsTracker, TrainerState, fields_on
 from metta.train import presets
 
 PAGE = Path(__file__).parents[1] / "docs" / "interfaces.md"
@@ -112,3 +114,24 @@ def test_two_names_are_one_thing_when_the_page_says_that_they_are_the_same() -> 
     ]
     for first, second in same:
         assert resolve_name(first) is resolve_name(second)
+
+
+def test_the_page_says_what_fields_hold_on_ranks() -> None:
+    header, _, *lines = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text().partition("| container |")[2].splitlines()[:5]
+    )
+    kinds = [kind for kind in header if kind]
+    assert kinds == [kind.value for kind in On]
+    said = {
+        name.strip("`"): dict(zip(kinds, map(words_of, cells), strict=True))
+        for name, *cells in lines
+    }
+    assert said.keys() == {"TrainerState", "StatsTracker", "PolicyTracker"}
+    for container in (TrainerState, StatsTracker, PolicyTracker):
+        found = fields_on(container)
+        left_out = {field.name for field in fields(container)} - found.keys()
+        assert left_out == ({"stats", "policies"} if container is TrainerState else set())
+        assert said[container.__name__] == {
+            kind.value: [name for name, on in found.items() if on is kind] for kind in On
+        }

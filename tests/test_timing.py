@@ -88,3 +88,18 @@ def test_the_clock_moves_when_none_is_given() -> None:
     with timer("real"):
         pass
     assert timer.elapsed("real") >= 0.0
+
+
+def test_seconds_that_others_measure_count_from_when_they_are_included(
+    timer: Stopwatch, clock: Clock
+) -> None:
+    seconds = {"reduce": 5.0}
+    timer.include(lambda: seconds)
+    with timer("train"):
+        clock.now += 2.0
+    seconds |= {"reduce": 8.0, "wait": 1.0}
+    timer.add("train", 0.5)
+    assert timer.elapsed_all() == {"train": 2.5, "reduce": 3.0, "wait": 1.0}
+    assert timer.lap_all() == timer.elapsed_all()
+    seconds["wait"] = 4.0
+    assert timer.lap_all() == {"train": 0.0, "reduce": 0.0, "wait": 3.0}

@@ -37,6 +37,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         pages[_example_page(script.name)] = (
             f"# {script.name}\n\n```python\n{script.read_text()}```\n"
         )
+    for file in sorted((ROOT / "examples" / "cluster").iterdir()):
+        pages[f"examples/cluster/{file.name}"] = file.read_text()  # to be downloaded
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files

@@ -271,5 +271,6 @@ _READERS: dict[str, Callable[[Event, Mapping[str, Any]], EventRows]] = {
     "sink_failure": _keep,
     "hyperparameters": _keep,
     "log_damage": _keep,
+    "collector_restart": _keep,
 }
 """Kinds that metta writes; of others the payload is kept."""

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from metta.timing import Stopwatch
@@ -17,6 +17,9 @@ _EPOCH_EVENTS = (
 )  # fmt: skip
 _ENDS = {"on_rollout_end": "rollout", "on_update_end": "learn"}
 _BEGINS = {"on_rollout_start": "rollout", "on_rollout_end": "learn"}
+_BESIDE = "collect_ahead"
+"""Seconds of other processes, which this one does not spend."""
+_ELSEWHERE = ("collect", "wait", "transfer")
 
 
 class EventEdge:
@@ -51,6 +54,9 @@ class PhaseTimer:
         self._watch = Stopwatch(clock)
         self._calls: dict[str, list[float]] = {}
         self._called: set[str] = set()
+        self._source: Callable[[], Mapping[str, float]] = dict
+        self._before: Mapping[str, float] = {}
+        self._inside: dict[str, dict[str, float]] = {"rollout": {}, "learn": {}}
         self.is_on = False
 
     def watch(self, part: Any, methods: Sequence[str], phase: str) -> bool:
@@ -65,6 +71,10 @@ class PhaseTimer:
         except AttributeError:  # no such method, or an object that takes no attributes
             return False
         return True
+
+    def count(self, source: Callable[[], Mapping[str, float]]) -> None:
+        """Read what the run itself measures inside of rollouts and updates: seconds by name, so far."""
+        self._source = source
 
     def was_called(self, phase: str) -> bool:
         """Whether a method of this phase was called, timed or not."""
@@ -104,23 +114,42 @@ class PhaseTimer:
         if self.is_on:
             self._watch.stop(_ENDS.get(event, ""))
             self._watch.start("hooks")
+            if event in _ENDS:
+                self._take(self._inside[_ENDS[event]])
 
     def _after_hooks(self, event: str) -> None:
         if self.is_on:
             self._watch.stop("hooks")
             if event in _BEGINS:
+                self._before = dict(self._source())
                 self._watch.start(_BEGINS[event])
+
+    def _take(self, inside: dict[str, float]) -> None:
+        for name, seconds in self._source().items():
+            inside[name] = inside.get(name, 0.0) + seconds - self._before.get(name, 0.0)
+
+    def ahead_seconds(self) -> float:
+        """Seconds in which rollouts were collected elsewhere while this process learned."""
+        return self._inside["rollout"].get(_BESIDE, 0.0)
 
     def phases(self) -> dict[str, float]:
         """Seconds by phase, which add up to those between `begin` and `end`."""
         spent = self._watch.elapsed_all()
+        inside = dict(self._inside["rollout"])
+        inside.pop(_BESIDE, None)
+        learned = self._inside["learn"].get("reduce", 0.0)
         whole, rollout = spent.get("whole", 0.0), spent.get("rollout", 0.0)
         seen = {phase: sum(calls) for phase, calls in sorted(self._calls.items()) if calls}
         left = _rest_of_rollout(seen.keys() & {"environment", "inference"})
+        if "collect" in inside:
+            left = "advantages and statistics"
+            seen |= {name: inside.get(name, 0.0) for name in _ELSEWHERE}
+        reduced = inside.get("reduce", 0.0)
         found = {
             **seen,
-            left: rollout - sum(seen.values()),
-            "learn": spent.get("learn", 0.0),
+            left: rollout - sum(seen.values()) - reduced,
+            **({"reduce": reduced + learned} if "reduce" in inside else {}),
+            "learn": spent.get("learn", 0.0) - learned,
             "hooks": spent.get("hooks", 0.0),
         }
         return {**found, "rest": whole - sum(found.values())}

@@ -24,7 +24,7 @@ from metta.rl.hooks.metrics import MetricsHook
 from metta.rl.training_components import TrainingComponents
 from metta.train.train_config import TrainingConfig
 
-__all__ = ["Profile", "profile_run"]
+__all__ = ["Profile", "follow_profile", "profile_run"]
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Profile:
     """Of this process, until the timed epochs were over."""
     workers_rss_mib: float
     """Of processes below it, at the end of the timed epochs; shared pages count in each."""
+    ahead_seconds: float = 0.0
+    """Seconds in which rollouts were collected elsewhere while this process learned; in no phase."""
 
     @property
     def seconds(self) -> float:
@@ -63,9 +65,11 @@ class Profile:
     def describe(self) -> str:
         """One line for people."""
         workers = f", workers {self.workers_rss_mib:,.0f} MiB" if self.workers_rss_mib else ""
+        ahead = f"; {self.ahead_seconds:.3f} s of collecting beside learning"
         return (
             f"{self.epochs} epochs, {self.steps:,} steps, {self.steps / self.seconds:,.0f} steps/s; "
             f"{self.conditions}; peak {self.peak_rss_mib:,.0f} MiB{workers}"
+            f"{ahead if self.ahead_seconds else ''}"
         )
 
 
@@ -82,7 +86,8 @@ def profile_run(
     After the `warmup`, `epochs` are timed, as many are sampled, and one is traced, separately, so that none
     slows the others. W&B, evaluation and progress are off; all else is as in a run of this `config` and
     `provenance`, however few its epochs are here. Files: ``flame.svg``, ``stacks.folded`` and
-    ``trace.json``, which chrome://tracing and Perfetto open.
+    ``trace.json``, which chrome://tracing and Perfetto open. In a run of several ranks these are of the
+    first one; the others call `follow_profile`.
     """
     if epochs < 1 or warmup < 1:
         raise ConfigError(f"epochs={epochs}, warmup={warmup}; give at least 1 of each")
@@ -95,6 +100,13 @@ def profile_run(
         session = _Session(trainer, epochs, warmup)
         trainer.train()
     return session.finish(folder)
+
+
+def follow_profile(config: TrainingConfig, *, epochs: int = 5, warmup: int = 2) -> None:
+    """Train as a rank that is not the first, as long as `profile_run` does there."""
+    with Trainer(_without_services(config)) as trainer:
+        _lengthen(trainer, warmup + 2 * epochs + 1)
+        trainer.train()
 
 
 def _without_services(config: TrainingConfig) -> TrainingConfig:
@@ -126,9 +138,15 @@ def _lengthen(trainer: Trainer, epochs: int) -> None:
     """
     assert trainer.components is not None
     buffer, config = trainer.components.experience, trainer.config
-    total = max(config.total_timesteps, epochs * buffer.horizon * buffer.num_rows)
+    rows = buffer.num_rows * trainer.ranks.size
+    total = max(config.total_timesteps, epochs * buffer.horizon * rows)
     longer = dataclasses.replace(config, total_timesteps=total)
     trainer.training_config = dataclasses.replace(trainer.training_config, trainer=longer)
+
+
+def _conditions_of(parts: TrainingComponents) -> str:
+    plan, layout = parts.plan.describe(), parts.layout
+    return plan if layout.is_plain else f"{plan}; {layout.describe()}"
 
 
 class _Session:
@@ -145,8 +163,9 @@ class _Session:
         self.tracer = torch.profiler.profile(activities=activities)
         self.profile: Profile | None = None
         self._first_step = 0
+        self.timer.count(self.parts.phase_seconds)
         for collector in collectors_of(self.parts.collector):
-            actor = collector.actor
+            actor = getattr(collector, "actor", None)  # None: the shard is collected elsewhere
             acting = [name for name in ("act", "act_into") if hasattr(actor, name)]
             self.timer.watch(actor, acting, "inference")
         trainer.add_hook(EventEdge(FIRST - 1, self._on_event))
@@ -182,9 +201,10 @@ class _Session:
             phases=self.timer.phases(),
             epochs=self.epochs,
             steps=self.parts.state.agent_step - self._first_step,
-            conditions=self.parts.plan.describe(),
+            conditions=_conditions_of(self.parts),
             peak_rss_mib=peak_rss_mib(),
             workers_rss_mib=children_rss_mib(),
+            ahead_seconds=self.timer.ahead_seconds(),
         )
 
     def finish(self, folder: Path) -> Profile:

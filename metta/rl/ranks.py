@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metta.errors import ConfigError
 from metta.ops.trees import tree_reduce
+from metta.timing import Stopwatch
 
 __all__ = ["Gather", "Ranks", "launched_ranks"]
 
@@ -38,6 +39,8 @@ class Ranks:
     size: int = 1
     gather: Gather | None = None
     """How tensors of all ranks come together; None: there is only one rank."""
+    timer: Stopwatch = field(default_factory=Stopwatch, compare=False, repr=False)
+    """``reduce``: seconds of bringing together and adding, with the wait for ranks that come later."""
 
     def __post_init__(self) -> None:
         if self.num_shards % self.size:
@@ -66,19 +69,32 @@ class Ranks:
             return tree_reduce(own, combine)
         if len(own) & (len(own) - 1) == 0:  # a subtree: one tensor to send instead of several
             own = [tree_reduce(own, combine)]
-        blocks = self.gather(torch.stack(own))
-        return tree_reduce([part for block in blocks for part in block.unbind()], combine)
+        with self.timer("reduce"):
+            blocks = self.gather(torch.stack(own))
+            return tree_reduce([part for block in blocks for part in block.unbind()], combine)
+
+    def gather_all(self, tensor: Tensor) -> Sequence[Tensor]:
+        """This tensor of every rank, in the order of ranks."""
+        if self.gather is None:
+            return [tensor]
+        with self.timer("reduce"):
+            return self.gather(tensor)
 
     def collect_texts(self, texts: Sequence[bytes]) -> list[bytes]:
         """Equally many texts of each rank -> all of them in the order of ranks, on every rank alike."""
         if self.gather is None:
             return list(texts)
+        with self.timer("reduce"):
+            return self._gather_texts(self.gather, texts)
+
+    @staticmethod
+    def _gather_texts(gather: Gather, texts: Sequence[bytes]) -> list[bytes]:
         own = torch.tensor([len(text) for text in texts])
-        lengths = torch.stack(list(self.gather(own)))
+        lengths = torch.stack(list(gather(own)))
         table = torch.zeros(len(texts), int(lengths.max()), dtype=torch.uint8)
         for row, text in zip(table, texts, strict=True):
             row[: len(text)] = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
-        rows = [row for block in self.gather(table) for row in block]
+        rows = [row for block in gather(table) for row in block]
         pairs = zip(rows, lengths.flatten().tolist(), strict=True)
         return [row[:length].numpy().tobytes() for row, length in pairs]
 

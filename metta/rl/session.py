@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
 from metta.rl.hooks.metrics import MetricsHook
+from metta.rl.remote.remote_collector import RemoteCollector
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
 from metta.rl.resume.run_settings import check_continuation, own_parts, write_settings
@@ -191,16 +192,9 @@ class RunSession:
             self.restored_path = checkpoint.path
         write_settings(self.directory, config, about, self.provenance, resumes=resumes)
         checkpointer.before_commit = self._sync_events
-        if self.stats_client is None:
-            self.stats_client = StatsClient(self._event_log)
-        if self.wandb_run is None:
-            path, whole = self.directory.path, config.to_dict()
-            opened = open_wandb_run(trainer.logging.wandb, path, self.run_name, whole)
-            self.wandb_run = self._opened_wandb = opened
+        self._open_services(parts, config)
         checkpointer.wandb_run = self.wandb_run
-        parts.state.shared["run_name"] = self.run_name
         parts.state.shared["env_name"] = about["own_environment"] or config.env
-        parts.hooks.wandb_run, parts.hooks.stats_client = self.wandb_run, self.stats_client
         hooks = build_hooks(
             trainer,
             curriculum,
@@ -213,6 +207,34 @@ class RunSession:
         )
         for hook in hooks:
             parts.hooks.add(hook)
+        self._watch(parts, hooks)
+
+    def _open_services(self, parts: TrainingComponents, config: TrainingConfig) -> None:
+        """W&B and the events, which get to know where the run is computed."""
+        assert self._event_log is not None
+        shared, whole = parts.state.shared, config.to_dict()
+        shared["run_name"] = self.run_name
+        if not parts.layout.is_plain:
+            shared["layout"], whole["layout"] = parts.layout.describe(), parts.layout.to_dict()
+        if self.stats_client is None:
+            self.stats_client = StatsClient(self._event_log)
+        if self.wandb_run is None:
+            wandb, path = config.trainer.logging.wandb, self.directory.path
+            opened = open_wandb_run(wandb, path, self.run_name, whole)
+            self.wandb_run = self._opened_wandb = opened
+        parts.hooks.wandb_run, parts.hooks.stats_client = self.wandb_run, self.stats_client
+
+    def _watch(self, parts: TrainingComponents, hooks: Sequence[TrainerHook]) -> None:
+        """Let records have the times of this run's layout, and the event log its restarts."""
+        for hook in hooks:
+            if isinstance(hook, MetricsHook):
+                hook.timer.include(parts.phase_seconds)
+        if isinstance(parts.collector, RemoteCollector):
+            parts.collector.on_restart.append(self._record_restart)
+
+    def _record_restart(self, place: int, reason: str) -> None:
+        if self._event_log is not None:
+            StatsClient(self._event_log).record_restart(place=place, reason=reason)
 
     def _open_log(self, checkpoint: Checkpoint | None) -> EventLog:
         """The event log, compared with the checkpoint's record of it."""

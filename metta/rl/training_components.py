@@ -25,7 +25,6 @@ from metta.rl.collect.sharded_collector import (
     ShardedCollector,
     ShardedExperience,
     buffers_of,
-    collectors_of,
 )
 from metta.rl.compiled.cache import compiler_name
 from metta.rl.compiled.choice import DriverChoice
@@ -42,11 +41,12 @@ from metta.rl.learn.numerics import (
 from metta.rl.learn.optimizer import make_optimizer
 from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.ranks import Ranks
-from metta.rl.remote.make import make_remote_collector
+from metta.rl.remote.make import environment_states, make_remote_collector
 from metta.rl.remote.remote_collector import RemoteCollector
-from metta.rl.remote.remote_shard import RemoteEnvironments, RemoteShard
+from metta.rl.remote.remote_shard import RemoteEnvironments
 from metta.rl.resume.conditions import RunConditions
 from metta.rl.resume.environment_state import EnvironmentState, ShardedEnvironments
+from metta.rl.resume.layout import RunLayout, layout_of
 from metta.rl.resume.shard_states import shard_names
 from metta.rl.training_state import TrainerState
 from metta.stateful import NamedState, Stateful, StateRegistry
@@ -87,11 +87,20 @@ class TrainingComponents:
     registry: StateRegistry
     """Everything that decides the numbers of the run from here on."""
     hooks: HookRegistry
+    layout: RunLayout
+    """Where the shards of the run are computed."""
 
     @property
     def plan(self) -> NumericsPlan:
         """What decides the last bits; a resumed run uses that of its checkpoint."""
         return self.conditions.plan
+
+    def phase_seconds(self) -> dict[str, float]:
+        """What only some layouts do, so far: to collect elsewhere, and to reduce over ranks."""
+        found = self.ranks.timer.elapsed_all()
+        if isinstance(self.collector, RemoteCollector):
+            found |= self.collector.timer.elapsed_all()
+        return found
 
     def use_state(self, state: TrainerState) -> None:
         """Continue with another state: counters, trackers, and what hooks see."""
@@ -153,34 +162,20 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
         )
     else:
         collector = _make_collector(config, vecenv, policy, buffer, curriculum, ranks)
-    conditions = _conditions(config, ppo, collector, losses)
-    conditions.settings = plain_settings(config, "trainer.") | _loss_settings(losses)
+    layout = layout_of(config, ranks, str(device))
+    conditions = _conditions(config, ppo, collector, losses, layout)
     ppo.before_update = conditions.complete_plan
     if hooks is None:
         hooks = HookRegistry(TrainerState())
     state = hooks.state
-    states = _environment_states(config, collector)
+    states = environment_states(config.checkpoint, collector)
     registry = _register(conditions, policy, ppo, collector, states, state, optimizer, losses)
     hooks.policy, hooks.optimizer, hooks.config = policy, optimizer, config
     hooks.registry, hooks.is_master = registry, ranks.is_master
     return TrainingComponents(
         config, vecenv, policy, buffer, optimizer, collector, ShardedEnvironments(states), ppo, losses,
-        conditions, state, ranks, registry, hooks,
+        conditions, state, ranks, registry, hooks, layout,
     )  # fmt: skip
-
-
-def _environment_states(
-    config: TrainerConfig, collector: Collector
-) -> list[EnvironmentState | RemoteEnvironments]:
-    """How the environments of each shard are saved, wherever they are."""
-    saving = config.checkpoint
-    how = saving.env_restore, saving.checkpoint_interval
-    return [
-        RemoteEnvironments(shard, *how)
-        if isinstance(shard, RemoteShard)
-        else EnvironmentState(shard, *how)
-        for shard in collectors_of(collector)
-    ]
 
 
 def _check_minibatches(
@@ -220,7 +215,11 @@ def _make_collector(  # the parts of a collector
 
 
 def _conditions(
-    config: TrainerConfig, ppo: PPOOptimizer, collector: Collector, losses: list[CustomLoss]
+    config: TrainerConfig,
+    ppo: PPOOptimizer,
+    collector: Collector,
+    losses: list[CustomLoss],
+    layout: RunLayout,
 ) -> RunConditions:
     """The plan of the numbers; a driver that was asked for is in place, ``auto`` is decided later.
 
@@ -245,13 +244,16 @@ def _conditions(
     )  # fmt: skip
     chosen = {"threads": numerics.threads > 0, "driver": driver != "auto"}
     are_set = [name for name, is_set in chosen.items() if is_set]
-    return RunConditions(
+    conditions = RunConditions(
         plan,
         are_set=are_set,
         select_saved=choice.select_driver_of_plan,
         select=choice.select_driver_for_run,
         announce=announce,
     )
+    conditions.settings = plain_settings(config, "trainer.") | _loss_settings(losses)
+    conditions.layout, conditions.notes = layout.to_dict(), layout.lines()
+    return conditions
 
 
 def _loss_settings(losses: Sequence[CustomLoss]) -> dict[str, Any]:
@@ -344,8 +346,8 @@ def _register(  # noqa: PLR0913  # every part of a run
     for part in parts:
         registry.add(part)
     if ppo.ranks.num_shards > 1:
-        names = shard_names(range(ppo.ranks.num_shards))
-        registry.elsewhere = dict.fromkeys(set(names) - set(registry.names()))
+        names, own = shard_names(range(ppo.ranks.num_shards)), registry.names()
+        registry.elsewhere = dict.fromkeys(name for name in names if name not in own)
     return registry
 
 

@@ -1,9 +1,13 @@
-"""What a run remembers between epochs, in small containers that each have one purpose."""
+"""What a run remembers between epochs, in small containers that each have one purpose.
 
+In a run of several ranks every field is of one kind, which its type names: see `On` and `fields_on`.
+"""
+
+import enum
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, NamedTuple, Protocol, get_type_hints
 
 import numpy as np
 
@@ -14,10 +18,12 @@ from metta.stateful import StateRegistry
 __all__ = [
     "CheckpointRequest",
     "LateScores",
+    "On",
     "PolicyTracker",
     "StatsTracker",
     "TrainerState",
     "crossed",
+    "fields_on",
 ]
 
 _RECENT_EPISODES = 100
@@ -31,19 +37,42 @@ def crossed(previous: int, now: int, interval: int) -> bool:
     return interval > 0 and now // interval > previous // interval
 
 
+class On(enum.Enum):
+    """What a field holds on the ranks of a run."""
+
+    EVERY_RANK = "replicated"
+    """The same value on all of them, between two events."""
+    EACH_RANK = "per rank"
+    """What this process saw or asked for."""
+    MASTER = "master only"
+    """The first rank keeps it; on others it is empty, or what the checkpoint had that they began from."""
+
+
+def fields_on(container: type) -> dict[str, On]:
+    """The kind of every field of a container; those that are containers themselves are left out."""
+    hints = get_type_hints(container, include_extras=True)
+    found = {one.name: getattr(hints[one.name], "__metadata__", ()) for one in fields(container)}
+    return {name: marks[0] for name, marks in found.items() if marks}
+
+
 @dataclass
 class StatsTracker:
-    """Statistics that are not reported yet, and the run's ids in a stats database."""
+    """Statistics that are not reported yet, and the run's ids in a stats database.
 
-    rollout_stats: dict[str, list[float]] = field(default_factory=dict)
+    Statistics are those of all shards, on every rank alike; the ids are on the master.
+    """
+
+    rollout_stats: Annotated[dict[str, list[float]], On.EVERY_RANK] = field(default_factory=dict)
     """One number per episode that ended since the last report."""
-    grad_stats: dict[str, float] = field(default_factory=dict)
+    grad_stats: Annotated[dict[str, float], On.EVERY_RANK] = field(default_factory=dict)
     """The last statistics of gradients."""
-    stats_epoch_start: int = 0
+    stats_epoch_start: Annotated[int, On.EVERY_RANK] = 0
     """First epoch that the next report covers."""
-    stats_epoch_id: str | None = None
-    stats_run_id: str | None = None
-    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_EPISODES))
+    stats_epoch_id: Annotated[str | None, On.MASTER] = None
+    stats_run_id: Annotated[str | None, On.MASTER] = None
+    recent_returns: Annotated[deque[float], On.EVERY_RANK] = field(
+        default_factory=lambda: deque(maxlen=_RECENT_EPISODES)
+    )
     """Returns of the last 100 episodes."""
 
     state_name = "stats_tracker"
@@ -97,10 +126,10 @@ class StatsTracker:
 
 @dataclass
 class PolicyTracker:
-    """The policy that a run began with and the one it saved last."""
+    """The policy that a run began with and the one it saved last; the master saves."""
 
-    initial_policy_record: PolicyRecord | None = None
-    latest_saved_policy_record: PolicyRecord | None = None
+    initial_policy_record: Annotated[PolicyRecord | None, On.MASTER] = None
+    latest_saved_policy_record: Annotated[PolicyRecord | None, On.MASTER] = None
 
     state_name = "policy_tracker"
     state_version = 1
@@ -157,37 +186,41 @@ class LateScores(NamedTuple):
 class TrainerState:
     """Counters of a run, what its hooks share, and whether to stop.
 
-    An *epoch* is one rollout and one update. `agent_step` counts valid agent steps.
+    An *epoch* is one rollout and one update. `agent_step` counts valid agent steps. Counters are those of
+    the whole run, on every rank alike; scores are on the master, and what hooks leave and ask for is where
+    they run.
     """
 
-    agent_step: int = 0
-    epoch: int = 0
-    first_step: int = 0
+    agent_step: Annotated[int, On.EVERY_RANK] = 0
+    epoch: Annotated[int, On.EVERY_RANK] = 0
+    first_step: Annotated[int, On.EVERY_RANK] = 0
     """`agent_step` at which schedules began."""
-    train_call: int = 0
+    train_call: Annotated[int, On.EVERY_RANK] = 0
     """Number of the `PPOTrainer.train` call that is under way or was last."""
-    call_was_stopped: bool = False
+    call_was_stopped: Annotated[bool, On.EVERY_RANK] = False
     """Whether a hook ended that call, as far as the checkpoint knows that this was taken from."""
-    progress: float = 0.0
+    progress: Annotated[float, On.EVERY_RANK] = 0.0
     """Share of the run that is done, 0..1; steers schedules."""
-    stop_reason: str | None = None
-    agreed_stop: str | None = None
+    stop_reason: Annotated[str | None, On.EACH_RANK] = None
+    agreed_stop: Annotated[str | None, On.EVERY_RANK] = None
     """In a run of several processes, the reason that all of them know. Not saved."""
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Annotated[dict[str, float], On.EVERY_RANK] = field(default_factory=dict)
     """Metrics of the last epoch."""
-    eval_scores: EvalRewardSummary = field(default_factory=EvalRewardSummary)
+    eval_scores: Annotated[EvalRewardSummary, On.MASTER] = field(default_factory=EvalRewardSummary)
     """The last scores; evaluation passes them to `record_scores`."""
-    eval_epoch: int | None = None
+    eval_epoch: Annotated[int | None, On.MASTER] = None
     """The epoch that they belong to."""
-    late_scores: list[LateScores] | None = None
+    late_scores: Annotated[list[LateScores] | None, On.MASTER] = None
     """What came from the background in this event; None: scores do not come late. Not saved."""
-    owes_scores: bool = False
+    owes_scores: Annotated[bool, On.MASTER] = False
     """Whether the run ended before all its evaluations had; a resumed run does them. Not saved."""
     stats: StatsTracker = field(default_factory=StatsTracker)
     policies: PolicyTracker = field(default_factory=PolicyTracker)
-    shared: dict[str, Any] = field(default_factory=dict)
+    shared: Annotated[dict[str, Any], On.EACH_RANK] = field(default_factory=dict)
     """For hooks to leave notes for each other; not saved."""
-    checkpoint_requests: list[CheckpointRequest] = field(default_factory=list)
+    checkpoint_requests: Annotated[list[CheckpointRequest], On.EACH_RANK] = field(
+        default_factory=list
+    )
     """Checkpoints that the loop takes when all hooks have received the epoch. Not saved."""
 
     state_name = "trainer_state"

@@ -32,8 +32,11 @@ def details_from_database(url: str, run_id: str) -> RunDetails:
             Saved(one.epoch, one.agent_step, one.uri, one.simulation)
             for one in reader.replays(run_id)
         ]
+        record = reader.find_run(run_id)
+        layout = record.attributes.get("layout")
         return RunDetails(
-            last_heartbeat=reader.find_run(run_id).last_heartbeat,
+            last_heartbeat=record.last_heartbeat,
+            layout=None if layout is None else str(layout),
             metrics=reader.latest_metrics(run_id),
             scores=_last_scores(reader, run_id),
             policies=policies,

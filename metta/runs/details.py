@@ -61,6 +61,10 @@ class RunDetails:
 
     last_heartbeat: float | None = None
     """Seconds since 1970."""
+    layout: str | None = None
+    """Shards, ranks and what collects, when training last began; None: one process does all."""
+    restarts: list[str] = field(default_factory=list)
+    """Why processes or actors that collect were replaced."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The last value of each; NaN if it was not finite."""
     scores: Scores | None = None
@@ -71,6 +75,8 @@ class RunDetails:
         """JSON-ready data."""
         return {
             "last_heartbeat": self.last_heartbeat,
+            "layout": self.layout,
+            "restarts": self.restarts,
             "metrics": {name: _plain(number) for name, number in self.metrics.items()},
             "scores": None if self.scores is None else self.scores.to_dict(),
             "policies": [asdict(policy) for policy in self.policies],
@@ -85,6 +91,11 @@ class RunDetails:
         if self.last_heartbeat is not None:
             ago = seconds_since(self.last_heartbeat)
             yield f"last heartbeat: {shown_time(self.last_heartbeat)}, {ago:,.0f} s ago"
+        if self.layout is not None:
+            yield f"computed as: {self.layout}"
+        if self.restarts:
+            again = f"{len(self.restarts)} times" if len(self.restarts) > 1 else "once"
+            yield f"a collecting process was replaced {again}, the last time because {self.restarts[-1]}"
         if self.scores is not None:
             yield from _score_lines(self.scores.to_dict())
         for what, found in (("policies", self.policies), ("replays", self.replays)):
@@ -129,6 +140,16 @@ def _add_heartbeat(found: RunDetails, event: Event) -> None:
     found.last_heartbeat = event.time
 
 
+def _add_start(found: RunDetails, event: Event) -> None:
+    layout = event.payload.get("attributes", {}).get("layout")
+    found.layout = None if layout is None else str(layout)
+
+
+def _add_restart(found: RunDetails, event: Event) -> None:
+    found.restarts.append(str(event.payload["reason"]))
+    del found.restarts[:-MAX_SAVED]
+
+
 def _add_metrics(found: RunDetails, event: Event) -> None:
     found.metrics |= row_of(event).metrics
 
@@ -158,6 +179,8 @@ def _saved(event: Event) -> Saved:
 
 
 _READERS = {
+    "run_start": _add_start,
+    "collector_restart": _add_restart,
     "heartbeat": _add_heartbeat,
     "metrics": _add_metrics,
     "evaluation": _add_scores,

@@ -1,12 +1,16 @@
 """Is a user's own set-up exact? Kill it, resume it, and compare every component with an undisturbed run."""
 
+import contextlib
 import dataclasses
+import os
 import random
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from metta.errors import MettaError
 from metta.private_folders import temporary_folder
@@ -80,7 +84,8 @@ def certify(
         if noise:
             certificate.noise = next(f"{name}: {place}" for name, place in noise.items())
         certificate.differences = _compare(whole, killed)
-        certificate.components = sorted(read_digests(whole / _DIGESTS)[1][0].keys() - {NAMES_FILES})
+        names = {name for file in _digest_files(whole) for name in read_digests(file)[1][0]}
+        certificate.components = sorted(names - {NAMES_FILES})
         return certificate
 
 
@@ -101,10 +106,27 @@ def _shortened(config: TrainingConfig, epochs: int) -> TrainingConfig:
 
 
 def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
+    command = python_command(__name__, str(folder), *words)
+    environment = dict(os.environ)
+    ranks = TrainingConfig.from_yaml(folder / _CONFIG).trainer.system.num_processes
+    if ranks > 1:
+        agent = ["--standalone", "--nproc-per-node", str(ranks), "--no-python", "--"]
+        command = python_command("torch.distributed.run", *agent, *command)
+        environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun warns at length otherwise
     with (folder / _LOG).open("ab") as log:
-        return subprocess.Popen(
-            python_command(__name__, str(folder), *words), stdout=log, stderr=log
-        )
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> int:
+    """Kill a run with all its processes; returns how it ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        for one in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(below)
+    return process.wait()
 
 
 def _finish(folder: Path, process: "subprocess.Popen[bytes]") -> None:
@@ -129,8 +151,7 @@ def _train_and_kill(
         while process.poll() is None and not saved.exists():
             time.sleep(0.005)
         time.sleep(random_numbers.uniform(0, 0.05))
-        process.kill()
-        if process.wait() == _KILLED:
+        if _kill(process) == _KILLED:
             reached.append(_epochs_done(folder))
     _finish(folder, _start(folder))
     return reached
@@ -141,15 +162,21 @@ def _epochs_done(folder: Path) -> int:
     return max(read_digests(path), default=0) if path.exists() else 0
 
 
+def _digest_files(folder: Path) -> list[Path]:
+    """Of all ranks, the first one's first."""
+    return sorted(folder.glob(f"*{_DIGESTS}"), key=lambda path: len(path.name))
+
+
 def _compare(whole: Path, other: Path) -> dict[str, str]:
-    """Component -> where it differs first."""
-    expected, found = read_digests(whole / _DIGESTS), read_digests(other / _DIGESTS)
+    """Component -> where it differs first, on any rank."""
     differences: dict[str, str] = {}
-    for epoch in sorted(found):
-        difference = compare_digests(expected, {epoch: found[epoch]})
-        for name in difference[1] if difference is not None else ():
-            if name not in differences:
-                differences[name] = f"epoch {epoch}{_place(whole, other, epoch, name)}"
+    for file in _digest_files(whole):
+        expected, found = read_digests(file), read_digests(other / file.name)
+        for epoch in sorted(found):
+            difference = compare_digests(expected, {epoch: found[epoch]})
+            for name in difference[1] if difference is not None else ():
+                if name not in differences:
+                    differences[name] = f"epoch {epoch}{_place(whole, other, epoch, name)}"
     return differences
 
 
@@ -176,9 +203,16 @@ class _HeldBack(TrainerHook):
 def _train(folder: Path, last_epoch: int | None = None) -> None:
     config = TrainingConfig.from_yaml(folder / _CONFIG)
     with Trainer(config, run_dir=folder) as trainer:
-        support = trainer.session.restore_support if trainer.session is not None else None
-        (folder / _SUPPORT).write_text("" if support is None else support.describe())
-        trainer.add_hook(DigestHook(folder / _DIGESTS))
+        parts, rank = trainer.components, trainer.ranks.rank
+        assert parts is not None
+        if trainer.session is not None:
+            support = trainer.session.restore_support
+            lines = [] if support is None else [support.describe()]
+            lines += [] if parts.layout.is_plain else [f"computed as: {parts.layout.describe()}"]
+            (folder / _SUPPORT).write_text("\n".join(lines))
+        digests = DigestHook(folder / (f"{rank}-{_DIGESTS}" if rank else _DIGESTS))
+        digests.ranks = "all"  # each in a file of its own
+        trainer.add_hook(digests)
         if last_epoch is not None:
             trainer.add_hook(_HeldBack(last_epoch))
         trainer.train()

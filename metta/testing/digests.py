@@ -21,7 +21,8 @@ class DigestHook(TrainerHook):
 
         trainer.add_hook(DigestHook(run_dir / "digests.jsonl"))
 
-    A line is written before the next epoch begins, so that a killed process leaves what it reached.
+    A line is written before the next epoch begins, so that a killed process leaves what it reached. In a
+    run of several ranks they are digests of what the first one has.
     """
 
     order: ClassVar[int] = 99

@@ -12,6 +12,14 @@ from metta.cli.main import main
 
 PAGE = Path(metta.__file__).parents[1] / "docs" / "metrics.md"
 SMALL = ["num_envs=2", "n_steps=8", "n_epochs=1", "num_minibatches=1", "hidden_size=8"]
+IN_SEVERAL_PROCESSES = (
+    "experience/policy_lag",
+    "timing_per_epoch/collect",
+    "timing_per_epoch/wait",
+    "timing_per_epoch/transfer",
+    "timing_per_epoch/collect_ahead",
+    "timing_per_epoch/reduce",
+)
 ELSEWHERE = (
     "hyperparameters/",  # no row has them: they are constants
     "losses/custom/",  # of custom losses
@@ -19,6 +27,7 @@ ELSEWHERE = (
     "env_curriculum/",  # of several tasks
     "env_<group>/",
     "monitor/gpu_",
+    *IN_SEVERAL_PROCESSES,
 )
 
 

@@ -35,7 +35,15 @@ class SlowHook:
         self.clock.now += 0.5
 
 
-def epoch(hooks: HookRegistry, clock: Clock, rollout) -> None:
+RUN_SECONDS = {"collect": 1.0, "wait": 0.5, "transfer": 0.25, "reduce": 0.25, "collect_ahead": 16.0}
+"""Of one rollout of four seconds that is collected elsewhere."""
+
+
+def nothing() -> None:
+    pass
+
+
+def epoch(hooks: HookRegistry, clock: Clock, rollout, learn=nothing) -> None:
     """What an epoch of the loop does."""
     hooks.fire("on_epoch_start")
     clock.now += 0.125  # the loop's own
@@ -43,6 +51,7 @@ def epoch(hooks: HookRegistry, clock: Clock, rollout) -> None:
     rollout()
     hooks.fire("on_rollout_end", rollout_stats={}, experience=None)
     clock.now += 8.0
+    learn()
     hooks.fire("on_update_end", losses_stats={}, experience=None)
     hooks.fire("on_epoch_end", losses_stats={}, experience=None)
 
@@ -103,6 +112,34 @@ def test_only_what_was_heard_is_split_off_when_one_part_is_silent(seen: str, res
     alone = {"environment": 2.0, "inference": 4.0}[seen]
     assert phases[seen] == alone
     assert phases[rest] == 14.0 - alone
+
+
+def test_what_the_run_measures_itself_is_split_off_where_it_happened() -> None:
+    clock, spent = Clock(), {"reduce": 100.0}
+    timer = PhaseTimer(clock)
+    timer.count(lambda: spent)
+    hooks = HookRegistry(TrainerState())
+    for hook in timer.hooks():
+        hooks.add(hook)
+
+    def rollout() -> None:
+        clock.now += 4.0
+        for name, seconds in RUN_SECONDS.items():
+            spent[name] = spent.get(name, 0.0) + seconds
+
+    def learn() -> None:
+        spent["reduce"] += 3.0
+
+    epoch(hooks, clock, rollout, learn)  # not timed
+    spent["reduce"] += 7.0  # between epochs
+    timer.begin()
+    epoch(hooks, clock, rollout, learn)
+    timer.end()
+    assert timer.phases() == {
+        "collect": 1.0, "wait": 0.5, "transfer": 0.25, "advantages and statistics": 2.0,
+        "reduce": 0.25 + 3.0, "learn": 5.0, "hooks": 0.0, "rest": 0.125,
+    }  # fmt: skip
+    assert timer.ahead_seconds() == 16.0
 
 
 def test_a_part_is_not_watched_when_it_takes_no_attributes() -> None:

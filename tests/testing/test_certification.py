@@ -22,7 +22,7 @@ class Forked:
 
     def __init__(self, zygote: Zygote, folder: Path, *words: str) -> None:
         self.child = zygote.start("tests.children:certified", folder=str(folder), words=words)
-        self.wait, self.kill = self.child.wait, self.child.kill
+        self.wait, self.kill, self.pid = self.child.wait, self.child.kill, self.child.pid
 
     def poll(self) -> int | None:
         return self.child.zygote.status_of(self.child.pid)

@@ -27,8 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
         "Trains a few epochs in a temporary folder and shows where time is spent: environment, inference, "
-        "transfer (copies, values, statistics), learning, hooks. Writes a flame graph of the stacks and a "
-        "trace of torch's operations. If you name a run, it is only read."
+        "transfer (copies, values, statistics), learning, hooks; of several ranks also reduce, and of "
+        "collecting elsewhere collect (while this process waited), wait and transfer. Writes a flame graph "
+        "of the stacks and a trace of torch's operations, of the first rank. If you name a run, it is only "
+        "read."
     )
     parser.epilog = "metta profile cartpole num_envs=64 --epochs 10 -o where"
     parser.add_argument(
@@ -64,9 +66,16 @@ def run(options: argparse.Namespace) -> int:
         )
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print into the table
     resolved = _resolve(options.words, Path(options.runs), options.checkpoint_dir)
-    from metta.files import atomic_write_text
-    from metta.profiling.profile_run import profile_run  # torch loads here, not for --help
+    from metta.cli.start_ranks import start_ranks
+    from metta.rl.ranks import launched_ranks
 
+    start_ranks(resolved.config.trainer.system)
+    from metta.files import atomic_write_text
+    from metta.profiling.profile_run import follow_profile, profile_run  # torch loads here
+
+    if launched_ranks()[0] > 0:
+        follow_profile(resolved.config, epochs=options.epochs, warmup=options.warmup)
+        return 0
     profile = profile_run(
         resolved.config,
         folder,

@@ -126,6 +126,10 @@ class StatsClient:
         payload = {"epoch": epoch, "agent_step": agent_step, "simulation": simulation, "uri": uri}
         self._append("replay", run_id, {**payload, "policy_uri": policy_uri})
 
+    def record_restart(self, *, place: int, reason: str, run_id: str | None = None) -> None:
+        """Record that a process or an actor that collects was replaced."""
+        self._append("collector_restart", run_id, {"place": place, "reason": reason})
+
     def heartbeat(self, run_id: str, **numbers: float) -> None:
         """Record that the run is alive."""
         self._append("heartbeat", run_id, numbers)

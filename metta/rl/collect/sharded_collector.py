@@ -50,7 +50,7 @@ class ShardedExperience:
         """Bring what is measured of a rollout to all ranks: rewards, values, advantages, returns."""
         for name in SHARED_COLUMNS:
             own = torch.stack([part.columns[name] for part in self.parts])
-            blocks = [own] if ranks.gather is None else ranks.gather(own)
+            blocks = ranks.gather_all(own)
             self.run_columns[name] = torch.cat([one for block in blocks for one in block], 1)
 
     @property

@@ -189,6 +189,8 @@ class MetricsHook(TrainerHook):
             curriculum = getattr(trainer, "curriculum", None)
             env = state.shared.get("env_name") or getattr(curriculum, "env", "-")
             about = {"env": str(env), **constants}
+            if "layout" in state.shared:
+                about["layout"] = state.shared["layout"]
             stats.stats_run_id = self._client.create_run(name, about, from_epoch=state.epoch)
         assert self._logger is not None
         last_row = self._logger.rewind(state.epoch, state.agent_step)

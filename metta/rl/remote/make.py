@@ -1,7 +1,9 @@
 """`make_remote_collector`: a collector whose shards are elsewhere, from the settings of a run."""
 
 import copy
+import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from metta.agent.actors.actor import make_actor
@@ -12,20 +14,26 @@ from metta.envs.backends.sharded import shards_of
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError
 from metta.rl.collect.opponents import OpponentVecEnv
-from metta.rl.collect.sharded_collector import Experience, buffers_of
+from metta.rl.collect.sharded_collector import (
+    Collector,
+    Experience,
+    buffers_of,
+    collectors_of,
+)
 from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.ranks import Ranks
 from metta.rl.remote.pool import CollectPool, InlinePool
 from metta.rl.remote.process_pool import ProcessPool
 from metta.rl.remote.ray_pool import RayPool
 from metta.rl.remote.remote_collector import RemoteCollector
-from metta.rl.remote.remote_shard import RemoteShard
+from metta.rl.remote.remote_shard import RemoteEnvironments, RemoteShard
 from metta.rl.remote.tasks import CollectSetup
-from metta.train.run_config import CollectConfig
+from metta.rl.resume.environment_state import EnvironmentState
+from metta.train.run_config import CheckpointConfig, CollectConfig
 from metta.train.train_config import TrainerConfig
 from metta.versions import library_versions
 
-__all__ = ["make_remote_collector"]
+__all__ = ["environment_states", "make_remote_collector"]
 
 
 def make_remote_collector(
@@ -66,8 +74,28 @@ def make_remote_collector(
         config.collect, opponents=pool,
     )  # fmt: skip
     elsewhere.on_close.append(collector.close)
+    if config.verbose or not ranks.is_master:  # other ranks are told to be quiet, not the run
+        collector.on_restart.append(partial(_tell, ranks))
     collector.begin()
     return collector
+
+
+def environment_states(
+    config: CheckpointConfig, collector: Collector
+) -> list[EnvironmentState | RemoteEnvironments]:
+    """The environments of each shard of this rank as components, wherever they are."""
+    how = config.env_restore, config.checkpoint_interval
+    return [
+        RemoteEnvironments(shard, *how)
+        if isinstance(shard, RemoteShard)
+        else EnvironmentState(shard, *how)
+        for shard in collectors_of(collector)
+    ]
+
+
+def _tell(ranks: Ranks, place: int, reason: str) -> None:
+    whose = f"rank {ranks.rank}: " if ranks.size > 1 else ""
+    sys.stderr.write(f"metta: {whose}{reason}; another one collects in place {place} from now on\n")
 
 
 def _pool_of(config: CollectConfig, setup: CollectSetup, size: int) -> CollectPool:

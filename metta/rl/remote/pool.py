@@ -63,7 +63,7 @@ def run_task(
 
 
 class InlinePool:
-    """This process: a task is run when it is given, so nothing happens at the same time."""
+    """This process: a task is run when it is waited for, so nothing happens at the same time."""
 
     def __init__(self, setup: CollectSetup) -> None:
         own = CollectSetup(**{**vars(setup), "policy": copy.deepcopy(setup.policy)})
@@ -71,7 +71,7 @@ class InlinePool:
             own = CollectSetup(**{**vars(own), "curriculum": copy.deepcopy(own.curriculum)})
         self._worker = ShardWorker(own)
         self._moment: Moment | None = None
-        self._answers: deque[Answer] = deque()
+        self._given: deque[tuple[int, Moment | None, ShardTask]] = deque()
         self.processes = [0]
 
     def begin(self, moment: Moment) -> None:
@@ -79,15 +79,16 @@ class InlinePool:
         self._moment = moment
 
     def give(self, place: int, task: ShardTask) -> None:
-        """Run a task."""
-        self._answers.append(Answer(place, 0, run_task(self._worker, self._moment, task)))
+        """Keep a task, with its moment."""
+        self._given.append((place, self._moment, task))
 
     def wait(self, seconds: float) -> Sequence[Answer]:
-        """What was run; it is there already."""
+        """Run what was given."""
         del seconds
-        found = list(self._answers)
-        self._answers.clear()
-        return found
+        given, self._given = self._given, deque()
+        return [
+            Answer(place, 0, run_task(self._worker, moment, task)) for place, moment, task in given
+        ]
 
     def restart(self, place: int) -> None:
         """This process does not end."""

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,10 @@ from metta.rl.ranks import Ranks
 from metta.rl.remote.pool import Answer, CollectPool
 from metta.rl.remote.remote_shard import NOBODY, RemoteShard
 from metta.rl.remote.tasks import Moment, ShardFailure, ShardResult, ShardTask
+from metta.timing import Stopwatch
 from metta.train.run_config import CollectConfig
 
-__all__ = ["CollectAhead", "RemoteCollector"]
+__all__ = ["CollectAhead", "RemoteCollector", "split_wait"]
 
 _LOOK_SECONDS = 1.0
 """How often it is looked whether a place hangs."""
@@ -77,8 +78,11 @@ class RemoteCollector(ShardedCollector):
         self.ahead = CollectAhead(self)
         self.num_restarts = self.num_dropped = 0
         """Processes that were replaced, and results that came for a second time."""
-        self.wait_seconds = self.collect_seconds = 0.0
-        """Seconds that rollouts were waited for here, and that the slowest shard of each took."""
+        self.on_restart: list[Callable[[int, str], None]] = []
+        """Called with the place and the reason when a process or an actor is replaced."""
+        self.timer = Stopwatch()
+        """``collect``, ``wait``, ``collect_ahead`` as of `split_wait`; ``transfer``: what this process
+        does to send weights and to take results."""
 
     def begin(self) -> None:
         """Let all environments be made."""
@@ -97,13 +101,25 @@ class RemoteCollector(ShardedCollector):
         return collected
 
     def _collect_parts(self) -> list[CollectedPart]:
-        begin = time.perf_counter()
         if not self._is_asked():
             self._ask()
+        begin = time.perf_counter()
         self._finish()
-        self._take_results()
-        self.wait_seconds += time.perf_counter() - begin
+        blocked = time.perf_counter() - begin
+        split = split_wait(blocked, self._busiest(), is_ahead=self.config.overlap)
+        for name, seconds in split.items():
+            self.timer.add(name, seconds)
+        with self.timer("transfer"):
+            self._take_results()
         return [shard.part for shard in self.shards if shard.part is not None]
+
+    def _busiest(self) -> float:
+        """Seconds in which the place that had most to do collected this rollout."""
+        places: dict[int, float] = {}
+        for place, _, outcome in self._results.values():
+            if isinstance(outcome, ShardResult):
+                places[place] = places.get(place, 0.0) + outcome.seconds
+        return max(places.values(), default=0.0)
 
     def _tasks(self) -> list[ShardTask]:
         """The rollout that comes next."""
@@ -121,9 +137,10 @@ class RemoteCollector(ShardedCollector):
         self.forget()
         self._ticket += 1
         self._asked = self._tasks()
-        self.pool.begin(self._moment(self.num_rollouts))
-        for index, task in enumerate(self._asked):
-            self._give(_Asked(task, index % len(self.pool.processes)))
+        with self.timer("transfer"):
+            self.pool.begin(self._moment(self.num_rollouts))
+            for index, task in enumerate(self._asked):
+                self._give(_Asked(task, index % len(self.pool.processes)))
         self.ahead.has_asked = self.config.overlap
 
     def _moment(self, number: int) -> Moment:
@@ -209,21 +226,21 @@ class RemoteCollector(ShardedCollector):
             )
         self.pool.restart(place)
         self.num_restarts += 1
+        for tell in self.on_restart:
+            tell(place, failure.reason)
         self._heard[place] = time.monotonic() + _START_SECONDS
         for asked in [a for a in self._open.values() if a.place == place]:
             self._give(asked)
 
     def _take_results(self) -> None:
         """All shards move on."""
-        slowest, said = 0.0, dict[str, None]()
+        said = dict[str, None]()
         for answer in self._results.values():
             result = answer.outcome
             assert isinstance(result, ShardResult)
             self._shard(result.shard).take(result, answer.process)
-            slowest = max(slowest, result.seconds)
             said.update(dict.fromkeys(result.warnings))
         self._results.clear()
-        self.collect_seconds += slowest
         for text in said:
             warnings.warn(text, MettaWarning, stacklevel=5)
 
@@ -231,6 +248,16 @@ class RemoteCollector(ShardedCollector):
         """End the places."""
         self._open.clear()
         self.pool.close()
+
+
+def split_wait(blocked: float, busiest: float, *, is_ahead: bool) -> dict[str, float]:
+    """Where `blocked` seconds of this process went, while the busiest place collected for `busiest` ones.
+
+    ``collect``: it collected meanwhile. ``wait``: nobody did, for queues, pipes and restarts. With
+    `is_ahead`, ``collect_ahead``: it had collected before, while this process learned.
+    """
+    found = {"collect": min(blocked, busiest), "wait": max(blocked - busiest, 0.0)}
+    return {**found, "collect_ahead": max(busiest - blocked, 0.0)} if is_ahead else found
 
 
 class CollectAhead:

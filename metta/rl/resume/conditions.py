@@ -82,6 +82,10 @@ class RunConditions:
         announce: Callable[[str], None] | None = None,
     ) -> None:
         self.plan = plan
+        self.layout: dict[str, Any] = {}
+        """Where the run is computed, as plain data: not compared, as it decides no bits."""
+        self.notes: list[str] = []
+        """What is said about it when training begins."""
         self.settings: dict[str, Any] = {}
         """What the run is begun with, by name, as plain data: see `plain_settings`."""
         self.allow_inexact = False
@@ -98,6 +102,7 @@ class RunConditions:
         return {
             "plan": dataclasses.asdict(self.plan),
             "machine": machine_of(self.plan.device),
+            **({"layout": self.layout} if self.layout else {}),
             "settings": dict(self.settings),
         }
 
@@ -114,7 +119,8 @@ class RunConditions:
             self.plan = self._select(self.plan, total_timesteps)
         self._is_complete = True  # not before: interrupting a compiler leaves the choice open
         if self._announce is not None:
-            self._announce(self.plan.describe())
+            for line in (self.plan.describe(), *self.notes):
+                self._announce(line)
 
     def follow_plan(self, plan: Mapping[str, Any]) -> None:
         """Compute as the first rank of a run does."""
