@@ -105,6 +105,13 @@ class RankError(MettaError):
     """A rank of a run in several processes failed, is gone, or differs from the others; names it."""
 
 
+class RankGoneError(RankError):
+    """A rank of a run was killed, stopped, or cannot be reached; ranks that start again may go on."""
+
+    exit_code = 75
+    """Of a process that ends because another one is gone."""
+
+
 class HookError(MettaError):
     """A hook failed, or cannot be registered; names the hook, the event and the step."""
 

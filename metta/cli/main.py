@@ -15,7 +15,14 @@ from metta import __version__
 from metta.cli.arguments import join_settings
 from metta.cli.lost_console import tolerate_lost_console
 from metta.cli.tables import say
-from metta.errors import ConfigError, MettaError, MettaWarning, MissingExtraError, did_you_mean
+from metta.errors import (
+    ConfigError,
+    MettaError,
+    MettaWarning,
+    MissingExtraError,
+    RankGoneError,
+    did_you_mean,
+)
 from metta.untrusted.text import printable_lines
 
 __all__ = ["COMMANDS", "build_parser", "main"]
@@ -142,6 +149,8 @@ def _run(options: argparse.Namespace) -> int:
         status: int = _module(options.command).run(options)
     except MettaError as error:
         say(_scrubbed(f"metta: {type(error).__name__}: {error}"), file=sys.stderr)
+        if isinstance(error, RankGoneError):
+            return error.exit_code
         return _USAGE if isinstance(error, ConfigError | MissingExtraError) else _FAILED
     except PermissionError as error:  # a folder of another user
         if error.filename is None:

@@ -1,27 +1,42 @@
-"""Several processes for one command: it becomes torchrun, which starts it again as each of the ranks."""
+"""Several processes for one command: it becomes the agent that starts it again as each of the ranks."""
 
 import os
 import sys
 
+from metta.errors import ConfigError
 from metta.rl.ranks import launched_ranks
 from metta.train.train_config import SystemConfig
 
-__all__ = ["start_ranks"]
+__all__ = ["require_name_for_restarts", "start_ranks"]
+
+_LOOPBACK_DEVICE = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def start_ranks(system: SystemConfig) -> None:
-    """Replace this process by torchrun's agent if the settings want ranks, and nobody has started them.
+def start_ranks(system: SystemConfig, *more_words: str) -> None:
+    """Replace this process by the agent if the settings want ranks, and nobody has started them.
 
-    They find each other on this machine only.
+    Each rank gets the words of this command, and `more_words`. They find each other on this machine only.
     """
     _, size = launched_ranks()
     if system.num_processes == 1 or size > 1:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    count = str(system.num_processes)
-    agent = ["torch.distributed.run", "--standalone", "--nproc-per-node", count, "-m", "--"]
-    # torchrun says at length that it sets the first, where nobody did; metta sets threads itself. With the
-    # second, no module is imported because it lies in the current folder
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONSAFEPATH": "1"}
-    os.execve(sys.executable, [sys.executable, "-m", *agent, "metta", *sys.argv[1:]], environment)
+    numbers = str(system.num_processes), str(system.max_rank_restarts)
+    environment = {
+        "OMP_NUM_THREADS": "1",  # metta sets threads itself
+        "GLOO_SOCKET_IFNAME": _LOOPBACK_DEVICE,
+        **os.environ,
+        "PYTHONSAFEPATH": "1",  # no module is imported because it lies in the current folder
+    }
+    agent = [sys.executable, "-m", "metta.cli.rank_agent", *numbers]
+    os.execve(sys.executable, [*agent, *sys.argv[1:], *more_words], environment)
+
+
+def require_name_for_restarts(run: str | None) -> None:
+    """Ranks that torchrun starts again must find the run that they began."""
+    if run is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
+        raise ConfigError(
+            "torchrun was told to start ranks again (--max-restarts), and they would begin another run; "
+            "name it with --run NAME, so that they continue it"
+        )

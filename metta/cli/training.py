@@ -13,7 +13,7 @@ from metta.cli.commands.resume import place_of, resume_command
 from metta.cli.final_replay import record_final_replay
 from metta.cli.own_envs import remember_env
 from metta.cli.plot import draw_learning_curve
-from metta.cli.start_ranks import start_ranks
+from metta.cli.start_ranks import require_name_for_restarts, start_ranks
 from metta.cli.tables import say
 from metta.errors import ConfigError, MettaError
 from metta.loggers.number_text import shown_number
@@ -37,10 +37,13 @@ MAX_QUICK_BYTES = 32 * 2**20
 
 def train(*, resolved: Resolved, output: Path, run: str | None, allow_inexact: bool = False) -> int:
     """Train in a new folder below `output`, or in that of `run`, in which training may continue."""
-    start_ranks(resolved.config.trainer.system)
-    if launched_ranks()[0] > 0:
+    rank, size = launched_ranks()
+    if size > 1:
+        require_name_for_restarts(run)
+    if rank > 0:
         return _follow(resolved.config)
     folder = new_run_dir(output, resolved.config) if run is None else output / run
+    start_ranks(resolved.config.trainer.system, *([] if run else ["--run", folder.name]))
     return train_in(folder, resolved.config, resolved.provenance(), allow_inexact=allow_inexact)
 
 
@@ -113,11 +116,13 @@ def _stop_signal_of(trainer: Trainer) -> int | None:
 
 
 def _follow(config: TrainingConfig, policy: Policy | None = None) -> int:
-    """Train as a rank that is not the first: without a folder, and without a word."""
+    """Train as a rank that is not the first: without a folder, and without a word.
+
+    The exit code of a run that was stopped is that of the first rank, which may still be writing.
+    """
     with Trainer(config, None, policy) as trainer:
         trainer.train()
-    stop_signal = _stop_signal_of(trainer)
-    return 0 if stop_signal is None else 128 + stop_signal
+    return 0
 
 
 def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_stopped: bool) -> None:

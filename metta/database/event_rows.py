@@ -272,5 +272,6 @@ _READERS: dict[str, Callable[[Event, Mapping[str, Any]], EventRows]] = {
     "hyperparameters": _keep,
     "log_damage": _keep,
     "collector_restart": _keep,
+    "rank_restart": _keep,
 }
 """Kinds that metta writes; of others the payload is kept."""

@@ -2,19 +2,21 @@
 
 import atexit
 import os
+import platform
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from metta.errors import RankError
+from metta.errors import RankError, RankGoneError
 from metta.rl.ranks import Ranks, launched_ranks
 
 __all__ = ["join_ranks", "leave_ranks", "telling_others"]
@@ -26,7 +28,6 @@ _BEATS = 5
 """Heartbeats of a rank within the time after which it counts as gone."""
 _SILENT_BEATS = 3
 _STORE_IS_GONE = "the process that keeps the ranks together is gone"
-_EXIT_CODE = 1
 
 _watch: "_Watch | None" = None
 
@@ -46,9 +47,13 @@ def join_ranks(num_shards: int, device: torch.device, timeout_seconds: float) ->
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, timeout=_NEVER)
+            # torchrun keeps its store when it starts ranks again: what the last ones wrote is not for these
+            store = PrefixStore(f"metta/ranks/{_attempt()}", _connect(hosts=rank == 0))
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=size, timeout=_NEVER
+            )
         except (RuntimeError, ValueError) as error:
-            raise RankError(
+            raise RankGoneError(
                 f"rank {rank} of {size} could not meet the others at {os.environ.get('MASTER_ADDR')}:"
                 f"{os.environ.get('MASTER_PORT')}: {error}"
             ) from error
@@ -83,13 +88,30 @@ def telling_others(ranks: Ranks) -> Iterator[None]:
         raise
 
 
+def _attempt() -> str:
+    """How often torchrun has started the ranks again."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def _connect(*, hosts: bool = False) -> TCPStore:
+    """A connection to the store of the ranks; the first rank `hosts` it if torchrun does not."""
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=hosts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+        wait_for_workers=False,
+        timeout=timedelta(seconds=_JOIN_SECONDS),
+    )
+
+
 def _gather(tensor: Tensor) -> Sequence[Tensor]:
     found = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     try:
         dist.all_gather(found, tensor.contiguous())
     except RuntimeError as error:
-        problem = "a rank is gone" if _watch is None else _watch.find_problem()
-        raise RankError(f"{problem}; every rank stops here") from error
+        if _watch is None:
+            raise RankGoneError("a rank is gone; every rank stops here") from error
+        raise _watch.find_problem() from error
     return found
 
 
@@ -99,17 +121,12 @@ class _Watch:
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
         self._rank, self._size, self._timeout = rank, size, timeout_seconds
         # a connection of its own: one that waits for a collective cannot answer
-        self._store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=_JOIN_SECONDS),
-        )
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._prefix = f"metta/{attempt}"
+        self._store = _connect()
+        self._prefix = f"metta/life/{_attempt()}"
+        self._store.set(f"{self._prefix}/place/{rank}", _own_place())
         self._store.set(f"{self._prefix}/beat/{rank}", "0")
         self._store.wait([f"{self._prefix}/beat/{other}" for other in range(size)])
+        self._siblings = dict(self._find_siblings())
         self._ended, self._asked = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="metta-ranks", daemon=True)
@@ -134,8 +151,28 @@ class _Watch:
                 elif self._asked.is_set() or beat == "done":
                     continue  # the main thread is about to say what happened
                 elif now - seen[other][1] > self._timeout:
+                    if other in self._siblings:
+                        self._siblings[other].kill()  # a stopped one would keep torchrun waiting
                     self._die(f"rank {other} gave no sign of life for {self._timeout:g} seconds")
                     return
+
+    def _find_siblings(self) -> Iterator[tuple[int, psutil.Process]]:
+        """The other ranks that the same torchrun has started, on this machine."""
+        own, parent = _own_place(), os.getppid()
+        for other in self._others():
+            place, _, pid = self._read("place", other).rpartition(" ")
+            if place == own.rpartition(" ")[0] and pid.isdigit():
+                with suppress(psutil.Error):
+                    process = psutil.Process(int(pid))
+                    if process.ppid() == parent:
+                        yield other, process
+
+    def _is_dead(self, rank: int) -> bool:
+        """Whether a rank on this machine has ended; False also where that is not known."""
+        with suppress(psutil.NoSuchProcess):
+            process = self._siblings.get(rank)
+            return process is not None and process.status() == psutil.STATUS_ZOMBIE
+        return True
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self._size) if rank != self._rank]
@@ -146,11 +183,11 @@ class _Watch:
 
     def _die(self, problem: str) -> None:
         """End this process: its main thread may wait for what cannot come, and cannot be interrupted."""
-        sys.stderr.write(f"metta: rank {self._rank} ends: {problem}; resume the run to continue\n")
+        sys.stderr.write(f"metta: rank {self._rank} ends: {problem}\n")
         sys.stderr.flush()
-        os._exit(_EXIT_CODE)
+        os._exit(RankGoneError.exit_code)
 
-    def find_problem(self) -> str:
+    def find_problem(self) -> RankError:
         """Which rank failed, by what it said, or else by who gives no signs of life any more."""
         self._asked.set()
         last: dict[int, str] = {}
@@ -161,17 +198,21 @@ class _Watch:
                     said = {other: self._read("problem", other) for other in silent}
                     beats = {other: self._read("beat", other) for other in silent}
             except RuntimeError:
-                return _STORE_IS_GONE
+                return RankGoneError(_STORE_IS_GONE)
             for other, problem in said.items():
                 if problem:
-                    return f"rank {other} failed: {problem}"
+                    return _told(other, problem)
                 silent[other] = silent[other] + 1 if beats[other] == last.get(other) else 0
-            gone = [str(other) for other, times in silent.items() if times >= _SILENT_BEATS]
+            gone = [
+                str(other)
+                for other, times in silent.items()
+                if times >= _SILENT_BEATS or self._is_dead(other)
+            ]
             if gone:
-                return f"rank {', '.join(gone)} is gone"
+                return RankGoneError(f"rank {', '.join(gone)} is gone; every rank stops here")
             last = beats
             time.sleep(self._timeout / _BEATS)
-        return "a rank is gone"
+        return RankGoneError("a rank is gone; every rank stops here")
 
     def close(self, problem: str) -> None:
         """Tell the others how this rank ended; they no longer wait for its signs of life."""
@@ -185,3 +226,16 @@ class _Watch:
             pass
         # Python ends daemon threads in the middle of calls into C++, which abort then
         self._thread.join(self._timeout)
+
+
+def _told(rank: int, problem: str) -> RankError:
+    """What a rank said before it ended; where it only noticed that another one is gone, the same here."""
+    kind, _, text = problem.partition(": ")
+    if kind == RankGoneError.__name__:
+        return RankGoneError(text)
+    return RankError(f"rank {rank} failed: {problem}; every rank stops here")
+
+
+def _own_place() -> str:
+    """This machine and process."""
+    return f"{platform.node()} {os.getpid()}"

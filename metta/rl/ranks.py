@@ -12,7 +12,10 @@ from metta.errors import ConfigError
 from metta.ops.trees import tree_reduce
 from metta.timing import Stopwatch
 
-__all__ = ["Gather", "Ranks", "launched_ranks"]
+__all__ = ["RESTART_REASON", "Gather", "Ranks", "launched_ranks"]
+
+RESTART_REASON = "METTA_RANKS_RESTARTED_BECAUSE"
+"""Environment variable: why ranks that were started again were."""
 
 Gather = Callable[[Tensor], Sequence[Tensor]]
 """A tensor of each rank, of the same shape and type everywhere -> all of them, in the order of ranks."""

@@ -30,6 +30,7 @@ from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
 from metta.rl.hooks.metrics import MetricsHook
+from metta.rl.ranks import RESTART_REASON
 from metta.rl.remote.remote_collector import RemoteCollector
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
@@ -218,6 +219,8 @@ class RunSession:
             shared["layout"], whole["layout"] = parts.layout.describe(), parts.layout.to_dict()
         if self.stats_client is None:
             self.stats_client = StatsClient(self._event_log)
+        if reason := os.environ.get(RESTART_REASON):
+            StatsClient(self._event_log).record_rank_restart(reason=reason)
         if self.wandb_run is None:
             wandb, path = config.trainer.logging.wandb, self.directory.path
             opened = open_wandb_run(wandb, path, self.run_name, whole)

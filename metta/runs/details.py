@@ -65,6 +65,8 @@ class RunDetails:
     """Shards, ranks and what collects, when training last began; None: one process does all."""
     restarts: list[str] = field(default_factory=list)
     """Why processes or actors that collect were replaced."""
+    rank_restarts: list[str] = field(default_factory=list)
+    """Why all ranks were started again."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The last value of each; NaN if it was not finite."""
     scores: Scores | None = None
@@ -77,6 +79,7 @@ class RunDetails:
             "last_heartbeat": self.last_heartbeat,
             "layout": self.layout,
             "restarts": self.restarts,
+            "rank_restarts": self.rank_restarts,
             "metrics": {name: _plain(number) for name, number in self.metrics.items()},
             "scores": None if self.scores is None else self.scores.to_dict(),
             "policies": [asdict(policy) for policy in self.policies],
@@ -93,9 +96,13 @@ class RunDetails:
             yield f"last heartbeat: {shown_time(self.last_heartbeat)}, {ago:,.0f} s ago"
         if self.layout is not None:
             yield f"computed as: {self.layout}"
-        if self.restarts:
-            again = f"{len(self.restarts)} times" if len(self.restarts) > 1 else "once"
-            yield f"a collecting process was replaced {again}, the last time because {self.restarts[-1]}"
+        for what, reasons in (
+            ("a collecting process was replaced", self.restarts),
+            ("all ranks were started again", self.rank_restarts),
+        ):
+            if reasons:
+                again = f"{len(reasons)} times" if len(reasons) > 1 else "once"
+                yield f"{what} {again}, the last time because {reasons[-1]}"
         if self.scores is not None:
             yield from _score_lines(self.scores.to_dict())
         for what, found in (("policies", self.policies), ("replays", self.replays)):
@@ -150,6 +157,11 @@ def _add_restart(found: RunDetails, event: Event) -> None:
     del found.restarts[:-MAX_SAVED]
 
 
+def _add_rank_restart(found: RunDetails, event: Event) -> None:
+    found.rank_restarts.append(str(event.payload["reason"]))
+    del found.rank_restarts[:-MAX_SAVED]
+
+
 def _add_metrics(found: RunDetails, event: Event) -> None:
     found.metrics |= row_of(event).metrics
 
@@ -181,6 +193,7 @@ def _saved(event: Event) -> Saved:
 _READERS = {
     "run_start": _add_start,
     "collector_restart": _add_restart,
+    "rank_restart": _add_rank_restart,
     "heartbeat": _add_heartbeat,
     "metrics": _add_metrics,
     "evaluation": _add_scores,

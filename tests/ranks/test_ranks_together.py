@@ -10,16 +10,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from metta.cli.main import main
 from metta.stateful import digest_of as digest
 from metta.store.checkpoints.files import list_checkpoints, read_checkpoint
 from tests.ranks.kinds import KINDS, digest_of
 
 pytestmark = pytest.mark.timeout(240)
+ENDLESS = "total_timesteps=100_000_000"
+STEPS = 80 * 128
+"""Of a run that is disturbed after its first checkpoint, and before its end."""
 
 
 def launched(num_ranks: int, *words: str) -> subprocess.Popen[str]:
@@ -115,6 +120,12 @@ def trained(num_ranks: int, folder: Path, run: str, steps: int) -> str:
     return snapshots(folder / run)[-1]
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What an undisturbed run of one process ends with."""
+    return trained(1, tmp_path_factory.mktemp("whole"), "whole", STEPS)
+
+
 def test_a_run_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
     expected = trained(1, tmp_path, "whole", 768)
     trained(2, tmp_path, "parts", 256)
@@ -145,25 +156,40 @@ def test_a_setting_starts_the_ranks_and_imports_nothing_from_where_it_is_called(
     assert not (tmp_path / "canary").exists()
 
 
-def under_way(folder: Path, run: str) -> tuple[subprocess.Popen[str], list[int]]:
+def under_way(
+    folder: Path, run: str, *more: str, start: Callable[..., subprocess.Popen[str]] = launched
+) -> tuple[subprocess.Popen[str], list[int]]:
     """A long run on two ranks that has saved a checkpoint, and its processes in the order of ranks."""
-    words = train_words(folder, run, "total_timesteps=100_000_000", "system.rank_timeout_seconds=5")
-    process = launched(2, *words)
+    words = train_words(folder, run, "system.rank_timeout_seconds=5", *more)
+    process = start(2, *words)
+    wait_for_checkpoint(folder / run, process)
+    return process, ranks_of(process.pid)
+
+
+def wait_for_checkpoint(run: Path, process: subprocess.Popen[str], after: int = 0) -> None:
     begin = time.monotonic()
-    while not list_checkpoints(folder / run / "checkpoints"):
+    while not any(one.epoch > after for one in list_checkpoints(run / "checkpoints")):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() - begin < 100
         time.sleep(0.1)
-    return process, ranks_of(process.pid)
 
 
 def ranks_of(launcher: int) -> list[int]:
     found = {}
     for child in psutil.Process(launcher).children(recursive=True):
-        environment = child.environ()
-        if "RANK" in environment:
-            found[int(environment["RANK"])] = child.pid
+        with contextlib.suppress(psutil.Error):
+            environment = child.environ()
+            if "RANK" in environment:
+                found[int(environment["RANK"])] = child.pid
     return [found[0], found[1]]
+
+
+def commanded(num_ranks: int, *words: str) -> subprocess.Popen[str]:
+    """A command of metta that starts ranks itself."""
+    command = [sys.executable, "-m", *words, f"system.num_processes={num_ranks}"]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,23 +201,74 @@ def ranks_of(launcher: int) -> list[int]:
     ],
 )
 def test_a_rank_that_is_gone_is_named_and_the_run_resumes(
-    tmp_path: Path, number: signal.Signals, victim: int, message: str
+    tmp_path: Path, number: signal.Signals, victim: int, message: str, expected: str
 ) -> None:
-    process, ranks = under_way(tmp_path, "lost")
+    process, ranks = under_way(tmp_path, "lost", f"total_timesteps={STEPS}")
     os.kill(ranks[victim], number)
     begin = time.monotonic()
-    # torchrun gives a stopped process half a minute to end by itself
-    while ranks[1 - victim] in alive(ranks) and time.monotonic() - begin < 60:
+    while alive(ranks) and time.monotonic() - begin < 60:
         time.sleep(0.1)
-    assert ranks[1 - victim] not in alive(ranks)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(ranks[victim], signal.SIGKILL)
+    assert not alive(ranks)  # a stopped one is ended by the other
     code, _, err = finished(process)
     assert code != 0
     assert message in err
-    epochs = list_checkpoints(tmp_path / "lost" / "checkpoints")[-1].epoch
-    steps = (epochs + 2) * 128
-    assert trained(2, tmp_path, "lost", steps) == trained(1, tmp_path, "whole", steps)
+    assert trained(2, tmp_path, "lost", STEPS) == expected
+
+
+def test_ranks_start_again_by_themselves_when_one_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], expected: str
+) -> None:
+    words = f"total_timesteps={STEPS}"
+    process, ranks = under_way(tmp_path, "lost", words, start=commanded)
+    os.kill(ranks[1], signal.SIGKILL)
+    done = list_checkpoints(tmp_path / "lost" / "checkpoints")[-1].epoch
+    wait_for_checkpoint(tmp_path / "lost", process, after=done)
+    os.kill(ranks_of(process.pid)[0], signal.SIGKILL)
+    code, out, err = finished(process)
+    assert code == 0, err
+    assert err.count("; all ranks start again from the last checkpoint\n") == 2
+    assert out.count("settings, metrics and events are in") == 1
+    assert not alive(ranks)
+    assert snapshots(tmp_path / "lost")[-1] == expected
+    assert main(["runs", "show", "lost", "--runs", str(tmp_path)]) == 0
+    assert (
+        "all ranks were started again 2 times, the last time because rank 0"
+        in capsys.readouterr().out
+    )
+
+
+def test_ranks_that_end_again_and_again_end_the_run(tmp_path: Path) -> None:
+    process, ranks = under_way(tmp_path, "lost", ENDLESS, "max_rank_restarts=0", start=commanded)
+    os.kill(ranks[0], signal.SIGKILL)
+    code, _, err = finished(process)
+    assert code == 1
+    assert "metta: rank 0 was ended by SIGKILL; resume the run to continue\n" in err
+
+
+def test_ranks_that_fail_do_not_start_again(tmp_path: Path) -> None:
+    module = tmp_path / "loose.py"
+    module.write_text(LOOSE)
+    words = train_words(tmp_path, "failed", ENDLESS)
+    words[2] = f"{module}:Loose"
+    code, _, err = finished(commanded(2, *words))
+    assert code == 1
+    assert "the cable came loose" in err
+    assert "start again" not in err
+    assert "Traceback" not in err
+
+
+LOOSE = """
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Loose(CartPoleEnv):
+    taken = 0
+
+    def step(self, action):
+        Loose.taken += 1
+        if Loose.taken > 200:
+            raise OSError("the cable came loose")
+        return super().step(action)
+"""
 
 
 def alive(ranks: list[int]) -> list[int]:
@@ -201,13 +278,16 @@ def alive(ranks: list[int]) -> list[int]:
     ]  # fmt: skip
 
 
-def test_a_signal_to_the_launcher_saves_and_stops_all_ranks(tmp_path: Path) -> None:
-    process, ranks = under_way(tmp_path, "stopped")
+@pytest.mark.parametrize("start", [launched, commanded])
+def test_a_signal_to_the_launcher_saves_and_stops_all_ranks(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], expected: str
+) -> None:
+    process, ranks = under_way(tmp_path, "stopped", f"total_timesteps={STEPS}", start=start)
     before = list_checkpoints(tmp_path / "stopped" / "checkpoints")[-1].epoch
     os.kill(process.pid, signal.SIGTERM)
-    finished(process)
+    code, _, _ = finished(process)
+    assert code == (143 if start is commanded else 1)  # torchrun has one code for all
     assert not alive(ranks)
     saved = list_checkpoints(tmp_path / "stopped" / "checkpoints")[-1].epoch
     assert saved > before
-    steps = (saved + 2) * 128
-    assert trained(2, tmp_path, "stopped", steps) == trained(1, tmp_path, "whole", steps)
+    assert trained(2, tmp_path, "stopped", STEPS) == expected

@@ -144,7 +144,9 @@ def test_ppo_trainer_wraps_what_it_is_given_when_settings_name_wrappers() -> Non
 
 def test_every_task_is_wrapped_when_a_curriculum_has_several() -> None:
     curriculum = Curriculum(
-        small(kind="random", buckets={"sutton_barto_reward": [True, False]}).trainer.curriculum
+        small(
+            **{"curriculum.kind": "random"}, buckets={"sutton_barto_reward": [True, False]}
+        ).trainer.curriculum
     )
     vec_env = make_vec_env(curriculum.tasks, num_envs=2)
     try:

@@ -56,11 +56,13 @@ def legal(leaf: Leaf) -> st.SearchStrategy[Any]:
 
 
 VALID = st.fixed_dictionaries({path: legal(leaf) for path, leaf in LEAVES.items()}).map(
-    # groups and shards of equal size are the rules over several fields
+    # groups and shards of equal size, and where they are collected, are the rules over several fields
     lambda values: (
         values
         | {"trainer.rollout.num_groups": 1, "trainer.rollout.num_shards": 1}
-        | {"trainer.system.num_processes": 1}
+        | {"trainer.system.num_processes": 1, "trainer.collect.num_actors": 0}
+        | {"trainer.collect.kind": "here", "trainer.collect.address": None}
+        | {"trainer.collect.overlap": False}
     )
 )
 JUNK = st.recursive(

@@ -130,6 +130,10 @@ class StatsClient:
         """Record that a process or an actor that collects was replaced."""
         self._append("collector_restart", run_id, {"place": place, "reason": reason})
 
+    def record_rank_restart(self, *, reason: str, run_id: str | None = None) -> None:
+        """Record that all ranks were started again, because one was lost."""
+        self._append("rank_restart", run_id, {"reason": reason})
+
     def heartbeat(self, run_id: str, **numbers: float) -> None:
         """Record that the run is alive."""
         self._append("heartbeat", run_id, numbers)

@@ -1,0 +1,131 @@
+"""The process above the ranks of a run: torchrun's agent, which starts them again when one is lost.
+
+    python -m metta.cli.rank_agent NUM_RANKS MAX_RESTARTS train CartPole-v1 ...
+
+Ranks meet on loopback only. A rank that failed by itself ends the run: it would fail again.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Mapping
+
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+from metta.envs.workers.supervision import RestartBudget
+from metta.errors import RankGoneError
+from metta.rl.ranks import RESTART_REASON
+
+__all__ = ["exit_code_of", "main", "reason_to_restart"]
+
+_LOOPBACK = "127.0.0.1"
+_FAILED, _SIGNALS = 1, 128
+_STOP_SECONDS = 24 * 3600
+"""Ranks that were told to stop end their epoch and save; a second signal ends them at once."""
+
+
+class RankAgent(LocalElasticAgent):
+    """Ranks that end because one is gone start again; all other failures end the run."""
+
+    def __init__(self, num_ranks: int, budget: RestartBudget, words: list[str]) -> None:
+        self._budget = budget
+        run_id, store = uuid.uuid4().hex, _store_on_loopback()
+        self.meeting = DynamicRendezvousHandler.from_backend(
+            run_id, store, C10dRendezvousBackend(store, run_id), 1, 1, local_addr=_LOOPBACK
+        )
+        spec = WorkerSpec(
+            role="rank",
+            local_world_size=num_ranks,
+            entrypoint=sys.executable,
+            args=("-m", "metta", *words),
+            rdzv_handler=self.meeting,
+            max_restarts=sys.maxsize,  # the budget decides
+            local_addr=_LOOPBACK,
+        )
+        super().__init__(spec, DefaultLogsSpecs(), shutdown_timeout=_STOP_SECONDS)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.is_failed():
+            reason = reason_to_restart(_codes_of(result))
+            if reason is None:
+                self._remaining_restarts = 0
+            elif self._budget.spend():
+                _say(f"{reason}; all ranks start again from the last checkpoint")
+                os.environ[RESTART_REASON] = reason
+            else:
+                self._remaining_restarts = 0
+                _say(f"{reason}; {_tries(self._budget.max_restarts)}resume the run to continue")
+        return result
+
+
+def reason_to_restart(codes: Mapping[int, int]) -> str | None:
+    """Which rank is gone, and why; None: a rank ended by itself, and would do so again."""
+    if _own_codes(codes):
+        return None
+    for rank, code in sorted(codes.items()):
+        if code < 0 and code != -signal.SIGTERM:  # which the agent sends to those that remain
+            return f"rank {rank} was ended by {signal.Signals(-code).name}"
+    return "a rank is gone" if RankGoneError.exit_code in codes.values() else None
+
+
+def _own_codes(codes: Mapping[int, int]) -> list[int]:
+    """Exit codes of ranks that failed, and not because of another one, or of a signal."""
+    return [
+        code for code in codes.values() if 0 < code < _SIGNALS and code != RankGoneError.exit_code
+    ]
+
+
+def exit_code_of(codes: Mapping[int, int]) -> int:
+    """That of a rank that failed, or was stopped by a signal; ``1`` where one was lost."""
+    stopped = [code for code in codes.values() if code >= _SIGNALS]
+    return max(_own_codes(codes) or stopped, default=_FAILED) if codes else 0
+
+
+def _tries(max_restarts: int) -> str:
+    return f"{max_restarts} restarts within an hour did not help; " if max_restarts else ""
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"metta: {text}\n")
+    sys.stderr.flush()
+
+
+def _store_on_loopback() -> TCPStore:
+    """Where ranks meet; torch's own would listen on all interfaces."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((_LOOPBACK, 0))
+    listener.listen()
+    port = listener.getsockname()[1]
+    # the store closes the socket
+    return TCPStore(_LOOPBACK, port, is_master=True, wait_for_workers=False,
+                    master_listen_fd=listener.detach())  # fmt: skip
+
+
+def _codes_of(result: RunResult) -> dict[int, int]:
+    return {rank: failure.exitcode for rank, failure in result.failures.items()}
+
+
+def main(words: list[str]) -> int:
+    """Run a command of metta as so many ranks; returns the exit code."""
+    num_ranks, max_restarts, *command = words
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what happens is said here
+    agent = RankAgent(int(num_ranks), RestartBudget(int(max_restarts)), command)
+    try:
+        return exit_code_of(_codes_of(agent.run()))
+    except SignalException as received:
+        return _SIGNALS + received.sigval
+    finally:
+        agent.meeting.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
