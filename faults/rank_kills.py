@@ -2,7 +2,7 @@
 
 Three kinds of disturbance, several in each run: all processes are killed and the command is given again, on
 another number of ranks in one of five; one rank is killed; one rank is stopped for good. After the last two
-the run continues by itself. Compared are the rows of metrics and the last checkpoint; no process may be left.
+the run continues by itself. Rows of metrics and the last checkpoint are compared; no process may be left.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 
 from faults.splits import first_other_row
-from faults.training import comparable_rows
 from faults.trainer_kills import MARKER, await_none, marked
+from faults.training import comparable_rows
 from faults.trial import OK, Trial
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import list_checkpoints, read_checkpoint

@@ -9,8 +9,6 @@ from metta.train.train_config import SystemConfig
 
 __all__ = ["require_name_for_restarts", "start_ranks"]
 
-_LOOPBACK_DEVICE = "lo0" if sys.platform == "darwin" else "lo"
-
 
 def start_ranks(system: SystemConfig, *more_words: str) -> None:
     """Replace this process by the agent if the settings want ranks, and nobody has started them.
@@ -23,14 +21,11 @@ def start_ranks(system: SystemConfig, *more_words: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     numbers = str(system.num_processes), str(system.max_rank_restarts)
-    environment = {
-        "OMP_NUM_THREADS": "1",  # metta sets threads itself
-        "GLOO_SOCKET_IFNAME": _LOOPBACK_DEVICE,
-        **os.environ,
-        "PYTHONSAFEPATH": "1",  # no module is imported because it lies in the current folder
-    }
-    agent = [sys.executable, "-m", "metta.cli.rank_agent", *numbers]
-    os.execve(sys.executable, [*agent, *sys.argv[1:], *more_words], environment)
+    # no module is imported because it lies in the current folder
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-m", "metta", *sys.argv[1:], *more_words]
+    agent = [sys.executable, "-m", "metta.rl.rank_agent", *numbers]
+    os.execve(sys.executable, [*agent, *command], environment)
 
 
 def require_name_for_restarts(run: str | None) -> None:

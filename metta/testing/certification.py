@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import random
 import subprocess
 import sys
@@ -107,14 +106,11 @@ def _shortened(config: TrainingConfig, epochs: int) -> TrainingConfig:
 
 def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
     command = python_command(__name__, str(folder), *words)
-    environment = dict(os.environ)
     ranks = TrainingConfig.from_yaml(folder / _CONFIG).trainer.system.num_processes
     if ranks > 1:
-        agent = ["--standalone", "--nproc-per-node", str(ranks), "--no-python", "--"]
-        command = python_command("torch.distributed.run", *agent, *command)
-        environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun warns at length otherwise
+        command = python_command("metta.rl.rank_agent", str(ranks), "0", *command)
     with (folder / _LOG).open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> int:

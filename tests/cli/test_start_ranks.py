@@ -2,9 +2,9 @@
 
 import pytest
 
-from metta.cli.rank_agent import exit_code_of, reason_to_restart
 from metta.cli.start_ranks import require_name_for_restarts, start_ranks
 from metta.errors import ConfigError, RankGoneError
+from metta.rl.rank_agent import exit_code_of, reason_to_restart
 from metta.train.train_config import SystemConfig
 
 

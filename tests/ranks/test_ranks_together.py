@@ -237,6 +237,21 @@ def test_ranks_start_again_by_themselves_when_one_is_lost(
     )
 
 
+def test_ranks_that_a_command_starts_listen_on_loopback_only(tmp_path: Path) -> None:
+    process, _ = under_way(tmp_path, "seen", ENDLESS, start=commanded)
+    own = [process.pid, *(c.pid for c in psutil.Process(process.pid).children(recursive=True))]
+    places = {
+        listener.laddr.ip
+        for pid in own
+        for listener in psutil.Process(pid).net_connections()
+        if listener.status == psutil.CONN_LISTEN
+    }
+    os.kill(process.pid, signal.SIGTERM)
+    finished(process)
+    assert places <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert places
+
+
 def test_ranks_that_end_again_and_again_end_the_run(tmp_path: Path) -> None:
     process, ranks = under_way(tmp_path, "lost", ENDLESS, "max_rank_restarts=0", start=commanded)
     os.kill(ranks[0], signal.SIGKILL)

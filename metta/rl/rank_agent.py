@@ -1,6 +1,6 @@
 """The process above the ranks of a run: torchrun's agent, which starts them again when one is lost.
 
-    python -m metta.cli.rank_agent NUM_RANKS MAX_RESTARTS train CartPole-v1 ...
+    python -m metta.rl.rank_agent NUM_RANKS MAX_RESTARTS python -m metta train CartPole-v1 ...
 
 Ranks meet on loopback only. A rank that failed by itself ends the run: it would fail again.
 """
@@ -13,12 +13,15 @@ import sys
 import uuid
 from collections.abc import Mapping
 
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
 
 from metta.envs.workers.supervision import RestartBudget
 from metta.errors import RankGoneError
@@ -27,6 +30,7 @@ from metta.rl.ranks import RESTART_REASON
 __all__ = ["exit_code_of", "main", "reason_to_restart"]
 
 _LOOPBACK = "127.0.0.1"
+_LOOPBACK_DEVICE = "lo0" if sys.platform == "darwin" else "lo"
 _FAILED, _SIGNALS = 1, 128
 _STOP_SECONDS = 24 * 3600
 """Ranks that were told to stop end their epoch and save; a second signal ends them at once."""
@@ -35,18 +39,14 @@ _STOP_SECONDS = 24 * 3600
 class RankAgent(LocalElasticAgent):
     """Ranks that end because one is gone start again; all other failures end the run."""
 
-    def __init__(self, num_ranks: int, budget: RestartBudget, words: list[str]) -> None:
+    def __init__(self, num_ranks: int, budget: RestartBudget, command: list[str]) -> None:
         self._budget = budget
-        run_id, store = uuid.uuid4().hex, _store_on_loopback()
-        self.meeting = DynamicRendezvousHandler.from_backend(
-            run_id, store, C10dRendezvousBackend(store, run_id), 1, 1, local_addr=_LOOPBACK
-        )
         spec = WorkerSpec(
             role="rank",
             local_world_size=num_ranks,
-            entrypoint=sys.executable,
-            args=("-m", "metta", *words),
-            rdzv_handler=self.meeting,
+            entrypoint=command[0],
+            args=tuple(command[1:]),
+            rdzv_handler=_OneMachine(),
             max_restarts=sys.maxsize,  # the budget decides
             local_addr=_LOOPBACK,
         )
@@ -99,8 +99,39 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
+class _OneMachine(RendezvousHandler):
+    """Where ranks of one machine meet. Those of torch listen on all interfaces."""
+
+    def __init__(self) -> None:
+        self._store, self._run_id, self._round = _store_on_loopback(), uuid.uuid4().hex, 0
+
+    use_agent_store = True
+
+    def get_backend(self) -> str:
+        return "loopback"
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self._round += 1
+        own = PrefixStore(f"agent/{self._round}", self._store)
+        return RendezvousInfo(own, 0, 1, RendezvousStoreInfo(_LOOPBACK, self._store.port))
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def shutdown(self) -> bool:
+        return True
+
+
 def _store_on_loopback() -> TCPStore:
-    """Where ranks meet; torch's own would listen on all interfaces."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((_LOOPBACK, 0))
     listener.listen()
@@ -115,16 +146,16 @@ def _codes_of(result: RunResult) -> dict[int, int]:
 
 
 def main(words: list[str]) -> int:
-    """Run a command of metta as so many ranks; returns the exit code."""
+    """Run a command as so many ranks; returns the exit code."""
     num_ranks, max_restarts, *command = words
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what happens is said here
+    logging.disable()  # this process says what happens in words of its own
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # metta sets threads itself
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK_DEVICE)
     agent = RankAgent(int(num_ranks), RestartBudget(int(max_restarts)), command)
     try:
         return exit_code_of(_codes_of(agent.run()))
     except SignalException as received:
         return _SIGNALS + received.sigval
-    finally:
-        agent.meeting.shutdown()
 
 
 if __name__ == "__main__":
