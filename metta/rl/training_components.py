@@ -64,6 +64,7 @@ __all__ = [
     "follow_recipe",
     "make_experience",
     "resolve_batch",
+    "with_configured_opponents",
 ]
 
 
@@ -141,7 +142,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     policy.to(device)
     policy.precision = getattr(torch, config.numerics.precision)
     ranks = ranks or Ranks(config.rollout.num_shards)
-    vecenv = _with_opponents(config, policy, vecenv, opponents, ranks)
+    vecenv = with_configured_opponents(config, policy, vecenv, opponents, ranks)
     losses = as_custom_losses(custom_losses)
     optimizer = make_optimizer(_parameters(policy, losses, device), config.optimizer)
     ppo = PPOOptimizer(
@@ -275,7 +276,7 @@ def announcer(config: TrainerConfig) -> Announce:
     return announce
 
 
-def _with_opponents(
+def with_configured_opponents(
     config: TrainerConfig, policy: Policy, vecenv: VecEnv, fixed: Sequence[Policy], ranks: Ranks
 ) -> VecEnv:
     """The environments without the agents that opponents play."""
