@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from metta.rl.learn.custom_losses import CustomLoss
     from metta.rl.learn.ppo import PPOOptimizer
     from metta.rl.ppo_trainer import PPOTrainer
-    from metta.rl.remote_workers import remote_workers
+    from metta.rl.remote.remote_workers import remote_workers
     from metta.rl.resume.checkpointer import TrainingCheckpointer
     from metta.store.loaded_policy import load_policy
     from metta.store.rollout_file import load_rollout, save_rollout
@@ -53,7 +53,7 @@ _HOMES = {
     "load_policy": "metta.store.loaded_policy",
     "load_rollout": "metta.store.rollout_file",
     "make_policy": "metta.agent.factory",
-    "remote_workers": "metta.rl.remote_workers",
+    "remote_workers": "metta.rl.remote.remote_workers",
     "save_rollout": "metta.store.rollout_file",
 }
 

@@ -64,7 +64,6 @@ __all__ = [
     "follow_recipe",
     "make_experience",
     "resolve_batch",
-    "with_configured_opponents",
 ]
 
 
@@ -142,7 +141,7 @@ def build_components(  # noqa: PLR0913  # three parts by position, then what els
     policy.to(device)
     policy.precision = getattr(torch, config.numerics.precision)
     ranks = ranks or Ranks(config.rollout.num_shards)
-    vecenv = with_configured_opponents(config, policy, vecenv, opponents, ranks)
+    vecenv = _with_opponents(config, policy, vecenv, opponents, ranks)
     losses = as_custom_losses(custom_losses)
     optimizer = make_optimizer(_parameters(policy, losses, device), config.optimizer)
     ppo = PPOOptimizer(
@@ -276,7 +275,7 @@ def announcer(config: TrainerConfig) -> Announce:
     return announce
 
 
-def with_configured_opponents(
+def _with_opponents(
     config: TrainerConfig, policy: Policy, vecenv: VecEnv, fixed: Sequence[Policy], ranks: Ranks
 ) -> VecEnv:
     """The environments without the agents that opponents play."""

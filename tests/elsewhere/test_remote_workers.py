@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "masks": (MaskedCorridorEnv, {}),
     "nested": (NestedEnv, {}),
     "continuous": ("Pendulum-v1", {"gamma": 0.9}),
-    "agents": ("grid/gather", {"learner_share": 0.5, "self_play_interval": 2}),
+    "agents": ("grid/gather", {"learner_share": 0.5, "self_play_interval": 1, "pool_size": 1}),
     "curriculum": (tasks, {}),
 }
 
@@ -291,6 +291,7 @@ def test_collecting_here_leaves_the_threads_of_this_process() -> None:
         ((2, "CartPole-v1"), {"address": "10.0.0.1:6379"}, "add collect.kind=ray"),
         ((2, "CartPole-v1"), {"num_shards": 2}, "num_shards=2 has no effect on remote_workers"),
         ((2, "CartPole-v1"), {"collect.overlap": True}, "collect.overlap=true has no effect"),
+        ((2, "CartPole-v1"), {"opponents": ["first:best"]}, "self_play.opponents has no effect"),
         ((2, "CartPole-v1"), {"num_env": 2}, "num_envs"),
     ],
 )

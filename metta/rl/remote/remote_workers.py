@@ -17,7 +17,7 @@ from metta.envs.facts import recipe_of
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError
 from metta.rl.collect.buffer import RolloutBuffer
-from metta.rl.collect.opponents import OpponentVecEnv
+from metta.rl.collect.opponents import OpponentPool, with_opponents
 from metta.rl.collect.rollout_data import origin_of
 from metta.rl.own_settings import checked_parts
 from metta.rl.ranks import Ranks
@@ -25,8 +25,6 @@ from metta.rl.remote.ledger import ShardLedger
 from metta.rl.remote.make import collect_setup, make_pool, tell_restart
 from metta.rl.remote.remote_shard import RemoteShard
 from metta.rl.remote.workers import RemoteWorkers
-from metta.rl.saved_opponents import load_opponents
-from metta.rl.training_components import with_configured_opponents
 from metta.train.train_config import TrainingConfig
 
 __all__ = ["remote_workers"]
@@ -82,13 +80,14 @@ def _require_own(config: TrainingConfig) -> None:
         f"collect.num_actors={collect.num_actors}": collect.num_actors > 0,
         "collect.overlap=true": collect.overlap,
         "auto_batch=true": rollout.auto_batch,
+        "self_play.opponents": bool(config.trainer.self_play.opponents),
     }
     wrong = [text for text, is_set in found.items() if is_set]
     if wrong:
         raise ConfigError(
             f"{', '.join(wrong)} has no effect on remote_workers: their number is the first argument, "
-            "num_envs the environments of each, and start() collects while something else happens; "
-            "leave it out"
+            "num_envs the environments of each, start() collects while something else happens, and "
+            "opponents are past selves; leave it out"
         )
 
 
@@ -110,9 +109,11 @@ def _started(  # the parts of workers
     env_name: str | None,
 ) -> RemoteWorkers:
     trainer, origin = config.trainer, origin_of(policy, config, env_name)
-    opponents = load_opponents(trainer, vec_env)
-    env = with_configured_opponents(trainer, policy, vec_env, opponents, Ranks())
-    setup = collect_setup(trainer, policy, env, curriculum, opponents)
+    play, opponents, env = trainer.self_play, None, vec_env
+    if play.learner_share < 1.0:
+        opponents = OpponentPool(policy, interval=play.self_play_interval, size=play.pool_size)
+        env = with_opponents(vec_env, opponents, play.learner_share, seed=trainer.seed, shard=0)
+    setup = collect_setup(trainer, policy, env, curriculum)
     chooses = setup.curriculum
     shards = [
         RemoteShard(
@@ -125,9 +126,8 @@ def _started(  # the parts of workers
     if trainer.verbose:
         ledger.on_restart.append(partial(tell_restart, Ranks()))
     try:
-        pool = env.pool if isinstance(env, OpponentVecEnv) else None
         return RemoteWorkers(
-            trainer, policy, ledger, curriculum=chooses, opponents=pool, origin=origin
+            trainer, policy, ledger, curriculum=chooses, opponents=opponents, origin=origin
         )
     except BaseException:
         ledger.close()
