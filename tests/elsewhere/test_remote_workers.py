@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,10 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "masks": (MaskedCorridorEnv, {}),
     "nested": (NestedEnv, {}),
     "continuous": ("Pendulum-v1", {"gamma": 0.9}),
-    "agents": ("grid/gather", {"learner_share": 0.5, "self_play_interval": 1, "pool_size": 1}),
+    "agents": (
+        "grid/gather",
+        {"learner_share": 0.5, "self_play_interval": 1, "pool_size": 1, "learning_rate": 0.1},
+    ),
     "curriculum": (tasks, {}),
 }
 
@@ -69,7 +73,7 @@ def kill(workers: RemoteWorkers, place: int) -> None:
 
 
 def digests_of_rollouts(kind: str, restart: int | None = None) -> list[str]:
-    """Three rounds of learning from two workers; the place `restart` begins anew before the second."""
+    """Three rounds of learning from two workers; one at `restart` begins anew before the second."""
     found = []
     with (
         PPOTrainer(None, "CartPole-v1", seed=4, **{**SMALL, "numerics.threads": 1}) as trainer,
@@ -146,13 +150,13 @@ def test_local_trainers_are_workers_too() -> None:
 
 def test_a_worker_does_not_depend_on_the_others() -> None:
     with workers_of(3, tasks(), kind="here") as workers:
-        expected = [workers.collect_rollouts(16) for _ in range(2)]
+        expected = [workers.collect_rollouts(64) for _ in range(3)]
     with workers_of(3, tasks(), kind="here") as workers:
-        last = [workers[2].collect_rollouts(16) for _ in range(2)]
-        first = [workers[0].collect_rollouts(16) for _ in range(2)]
+        last = [workers[2].collect_rollouts(64) for _ in range(3)]
+        first = [workers[0].collect_rollouts(64) for _ in range(3)]
     with workers_of(1, tasks(), kind="here") as workers:
-        alone = [workers[0].collect_rollouts(16) for _ in range(2)]
-    for number in range(2):
+        alone = [workers[0].collect_rollouts(64) for _ in range(3)]
+    for number in range(3):
         assert equal(last[number], expected[number][2])
         assert equal(first[number], expected[number][0])
         assert equal(alone[number], expected[number][0])
@@ -325,27 +329,27 @@ def test_weights_of_another_policy_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def on_ray(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def on_ray() -> dict[str, Any]:
     if importlib.util.find_spec("ray") is None:
         pytest.skip("needs the extra ray")
-    folder = Path("/tmp") / f"metta-ray-{os.getpid()}"  # paths of its sockets must be short
-    found = subprocess.run(
-        [sys.executable, "-m", "tests.elsewhere.ray_workers", str(folder)],
-        capture_output=True, text=True, timeout=200,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # paths of its sockets must be short
+        found = subprocess.run(
+            [sys.executable, "-m", "tests.elsewhere.ray_workers", folder],
+            capture_output=True, text=True, timeout=280,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
     assert found.returncode == 0, found.stderr
     result: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
     return result
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_workers_on_ray_give_the_same_bits(on_ray: dict[str, Any]) -> None:
     assert on_ray["workers"] == on_ray["replaced"] == digests_of_rollouts("here")
     assert on_ray["still connected"]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_trainers_are_actors_of_ray_as_they_are(on_ray: dict[str, Any]) -> None:
     assert on_ray["there"] == on_ray["here"]
     assert len(set(on_ray["there"])) == 2
