@@ -45,12 +45,12 @@ class ScriptedPool:
         self.is_closed = True
 
     def answer(
-        self, place: int, shard: int, ticket: int, number: int = 1, process: int = -1
+        self, place: int, shard: int, ticket: int, process: int = -1, state: str = ""
     ) -> None:
-        result = ShardResult(ticket, number, shard, f"state of {shard}".encode(), SUPPORT)
-        self.answers.append(
-            Answer(place, process if process >= 0 else self.processes[place], result)
-        )
+        given = (state or f"state of {shard}").encode()
+        result = ShardResult(ticket, 1, shard, given, SUPPORT)
+        there = self.processes[place] if process < 0 else process
+        self.answers.append(Answer(place, there, result))
 
     def fail(self, place: int, reason: str, error: str = "") -> None:
         self.answers.append(Answer(place, self.processes[place], ShardFailure(reason, error)))
@@ -72,8 +72,8 @@ def moment(ticket: int) -> Moment:
 def test_one_result_of_each_task_is_taken() -> None:
     ledger, pool = ledger_of()
     ledger.ask(ShardTask(1, 0, 0, 8), moment(1))
-    pool.answer(0, 0, ticket=9)
-    pool.answer(0, 0, ticket=1, process=7)
+    pool.answer(0, 0, ticket=9, state="of another request")
+    pool.answer(0, 0, ticket=1, process=7, state="of a process that is gone")
     pool.answer(0, 0, ticket=1)
     ledger.finish([0])
     ledger.ask(ShardTask(2, 1, 1, 8), moment(1))
