@@ -116,8 +116,8 @@ def _require_divisible(env: Any) -> None:
             continue
         raise ConfigError(
             "several shards, and shards that are collected elsewhere, need environments that can be made "
-            f"again, and a {type(made_of).__name__} exists already; give an id or a factory, or collect "
-            "in this process, as one shard"
+            f"again, and a {type(made_of).__name__} exists already; give an id or a factory, or set "
+            "num_shards=1 and collect.kind=here"
         )
 
 
