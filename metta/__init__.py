@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from metta.rl.learn.custom_losses import CustomLoss
     from metta.rl.learn.ppo import PPOOptimizer
     from metta.rl.ppo_trainer import PPOTrainer
+    from metta.rl.remote.remote_workers import remote_workers
     from metta.rl.resume.checkpointer import TrainingCheckpointer
     from metta.store.loaded_policy import load_policy
     from metta.store.rollout_file import load_rollout, save_rollout
@@ -52,6 +53,7 @@ _HOMES = {
     "load_policy": "metta.store.loaded_policy",
     "load_rollout": "metta.store.rollout_file",
     "make_policy": "metta.agent.factory",
+    "remote_workers": "metta.rl.remote.remote_workers",
     "save_rollout": "metta.store.rollout_file",
 }
 
@@ -75,6 +77,7 @@ __all__ = [
     "load_policy",
     "load_rollout",
     "make_policy",
+    "remote_workers",
     "save_rollout",
 ]
 

@@ -25,7 +25,7 @@ from metta.rl.call_arguments import (
     require_trainer,
     rollout_of,
 )
-from metta.rl.collect.rollout_data import empty_rollout, is_empty_rollout, num_valid
+from metta.rl.collect.rollout_data import empty_rollout, is_empty_rollout, num_valid, origin_of
 from metta.rl.familiar_calls import FamiliarCalls
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.metrics import MetricsHook
@@ -53,7 +53,6 @@ from metta.rl.training_components import (
     resolve_batch,
 )
 from metta.rollout import Rollout
-from metta.stateful import digest_of
 from metta.store.checkpoints.files import MANIFEST_FILE, new_run_id, read_checkpoint
 from metta.store.policy_store import path_of
 from metta.store.run_directory import RunDirectory
@@ -62,7 +61,6 @@ from metta.train.batch_sizing import BatchPlan
 from metta.train.changes import plain_settings
 from metta.train.recipes import Applied
 from metta.train.train_config import TrainingConfig
-from metta.versions import library_versions
 
 __all__ = ["PPOTrainer"]
 
@@ -158,8 +156,7 @@ class PPOTrainer(FamiliarCalls):
         self.registry, self._announce = parts.registry, announcer(trainer)
         self._steps_collected, self._calls_to_skip, self._continues_call = 0, 0, False
         self._rollout_stats: dict[str, list[float]] = {}
-        self._architecture = self.policy.architecture_hash()
-        self._config_hash = digest_of(repr(self.config))
+        self._origin = origin_of(self.policy, self.config, self.env_name)
 
     def collect_rollouts(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """A rollout of `n_steps` per environment (default: the configured horizon), learning nothing.
@@ -381,13 +378,8 @@ class PPOTrainer(FamiliarCalls):
 
     def manifest(self) -> dict[str, Any]:
         """Where a rollout of this moment comes from, as plain data."""
-        return {
-            "policy_architecture": self._architecture, "policy_hash": self.policy.parameter_hash(),
-            "config_hash": self._config_hash, "env_id": self.env_name,
-            "spaces": [str(self.policy.observation_space), str(self.policy.action_space)],
-            "seed": self.config.trainer.seed, "rollout": self.collector.num_rollouts - 1,
-            "versions": dict(library_versions()),
-        }  # fmt: skip
+        policy_hash, rollout = self.policy.parameter_hash(), self.collector.num_rollouts - 1
+        return {**self._origin, "policy_hash": policy_hash, "rollout": rollout}
 
     def close(self) -> None:
         """Stop environments and workers; may be called more than once."""

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from metta import PPOTrainer
 from metta.errors import ConfigError, RolloutError, StateError
 from metta.rl.remote.make import make_remote_collector
+from metta.rl.remote.moments import moment_of, weights_of
 from metta.rl.remote.pool import InlinePool
 from metta.rl.remote.remote_collector import RemoteCollector
 from metta.rl.remote.remote_shard import RemoteShard
@@ -38,8 +38,7 @@ def setup(trainer: PPOTrainer) -> CollectSetup:
 
 @pytest.fixture(scope="module")
 def moment(trainer: PPOTrainer) -> Moment:
-    weights = {name: part.numpy().copy() for name, part in trainer.policy.state_dict().items()}
-    return Moment(1, weights, torch.get_num_threads())
+    return moment_of(1, weights_of(trainer.policy))
 
 
 class Worker(ShardWorker):

@@ -20,6 +20,9 @@ from metta.rl.collect.buffer import (
     obs_column,
 )
 from metta.rollout import Rollout
+from metta.stateful import digest_of
+from metta.train.train_config import TrainingConfig
+from metta.versions import library_versions
 
 __all__ = [
     "check_rollout",
@@ -28,6 +31,7 @@ __all__ = [
     "empty_rollout",
     "is_empty_rollout",
     "num_valid",
+    "origin_of",
 ]
 
 _FLAG_COLUMNS = ("terminated", "truncated", "valid", "episode_starts", "action_masks")
@@ -168,6 +172,16 @@ def _common_manifest(rollouts: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]
     manifests = [getattr(rollout, "manifest", {}) for rollout in rollouts]
     first = manifests[0]
     return {k: v for k, v in first.items() if all(m.get(k) == v for m in manifests)}
+
+
+def origin_of(policy: Policy, config: TrainingConfig, env_name: str | None) -> dict[str, Any]:
+    """What the manifests of all rollouts of one collector have in common, as plain data."""
+    return {
+        "policy_architecture": policy.architecture_hash(),
+        "config_hash": digest_of(repr(config)), "env_id": env_name,
+        "spaces": [str(policy.observation_space), str(policy.action_space)],
+        "seed": config.trainer.seed, "versions": dict(library_versions()),
+    }  # fmt: skip
 
 
 def num_valid(data: Mapping[str, Tensor]) -> int:

@@ -10,11 +10,11 @@ from torch import Tensor
 from metta.agent.normalizers import MAX_DEVIATIONS
 from metta.agent.policy import Policy
 from metta.errors import ConfigError, PolicyError
-from metta.ops.advantages import gae, vtrace
 from metta.ops.diagnostics import explained_by, value_moments
 from metta.rl.collect.buffer import STATE_PREFIX, RolloutBuffer, obs_column, split_obs
 from metta.rl.collect.rollout_data import collected_columns
 from metta.rl.collect.sharded_collector import Experience
+from metta.rl.learn.advantages import advantages_of
 from metta.rl.learn.custom_losses import CustomLoss, LossFunction, as_custom_losses
 from metta.rl.learn.driver import Driver, EagerDriver, current_log_probs, num_items
 from metta.rl.learn.optimizer import FlatAdam, adapted_rate, as_stepper, scheduled
@@ -137,24 +137,7 @@ class PPOOptimizer:
         `log_ratios` ``[T, N]`` of present over behaviour probability matter to V-trace only; None
         means that the policy of this moment collected the rollout.
         """
-        config, columns = self.config, collected_columns(columns)
-        rewards, values = columns["rewards"], columns["values"]
-        next_values, terminated = columns["next_values"], columns["terminated"]
-        ended = terminated | columns["truncated"]
-        if "valid" in columns:
-            # a step that was not taken carries no information about those before it
-            ended = ended | ~columns["valid"]
-            ended[:-1] |= ~columns["valid"][1:]
-        discounts = {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
-        if config.advantage_estimator == "gae":
-            advantages = gae(rewards, values, next_values, terminated, ended, **discounts)
-            return {"advantages": advantages, "returns": advantages + values}
-        ratios = torch.zeros_like(values) if log_ratios is None else log_ratios
-        clips = {"rho_clip": config.vtrace_rho_clip, "c_clip": config.vtrace_c_clip}
-        traces = vtrace(
-            rewards, values, next_values, terminated, ended, ratios, **discounts, **clips
-        )
-        return {"advantages": traces.advantages, "returns": traces.targets}
+        return advantages_of(collected_columns(columns), self.config, log_ratios)
 
     def _correct(self, columns: dict[str, Tensor]) -> None:
         """V-trace: advantages for the policy of this moment, which the ratios then start from.

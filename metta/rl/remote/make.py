@@ -33,7 +33,13 @@ from metta.train.run_config import CheckpointConfig, CollectConfig
 from metta.train.train_config import TrainerConfig
 from metta.versions import library_versions
 
-__all__ = ["environment_states", "make_remote_collector"]
+__all__ = [
+    "collect_setup",
+    "environment_states",
+    "make_pool",
+    "make_remote_collector",
+    "tell_restart",
+]
 
 
 def make_remote_collector(
@@ -49,7 +55,33 @@ def make_remote_collector(
     """Start what collects, and let it make the environments; closing `vecenv` ends it."""
     first: Any = shards_of(vecenv)[0]
     pool = first.pool if isinstance(first, OpponentVecEnv) else None
+    setup = collect_setup(config, ppo.policy, first, curriculum, opponents)
+    shards = [
+        RemoteShard(number, first, buffer, actor_kind=setup.actor, curriculum=setup.curriculum)
+        for number, buffer in zip(ranks.shards, buffers_of(experience), strict=True)
+    ]
+    size = config.collect.num_actors or len(shards)
+    collector = RemoteCollector(
+        vecenv, shards, ranks, experience, make_pool(config.collect, setup, size), ppo,
+        config.collect, opponents=pool,
+    )  # fmt: skip
     elsewhere = first.inner if pool is not None else first
+    elsewhere.on_close.append(collector.close)
+    if config.verbose or not ranks.is_master:  # other ranks are told to be quiet, not the run
+        collector.on_restart.append(partial(tell_restart, ranks))
+    collector.begin()
+    return collector
+
+
+def collect_setup(
+    config: TrainerConfig,
+    policy: Policy,
+    vec_env: VecEnv,
+    curriculum: Curriculum | None = None,
+    opponents: Sequence[Policy] = (),
+) -> CollectSetup:
+    """What processes that collect must know; `vec_env` is that of one shard, and its example is closed."""
+    elsewhere = vec_env.inner if isinstance(vec_env, OpponentVecEnv) else vec_env
     if not isinstance(elsewhere, VecEnvElsewhere):
         raise ConfigError(
             f"collect.kind={config.collect.kind} and collect.overlap need environments that are made where "
@@ -59,25 +91,12 @@ def make_remote_collector(
     elsewhere.close_example()
     if curriculum is not None and curriculum.is_single:
         curriculum = None
-    actor = make_actor(config.numerics.actor, ppo.policy, first.num_rows // first.num_groups).kind
-    own = copy.deepcopy(ppo.policy).to("cpu")
-    setup = CollectSetup(
+    rows = vec_env.num_rows // vec_env.num_groups
+    actor = make_actor(config.numerics.actor, policy, rows).kind
+    own = copy.deepcopy(policy).to("cpu")
+    return CollectSetup(
         config, own, elsewhere.source, curriculum, tuple(opponents), actor, library_versions()
     )
-    shards = [
-        RemoteShard(number, first, buffer, actor_kind=actor, curriculum=curriculum)
-        for number, buffer in zip(ranks.shards, buffers_of(experience), strict=True)
-    ]
-    size = config.collect.num_actors or len(shards)
-    collector = RemoteCollector(
-        vecenv, shards, ranks, experience, _pool_of(config.collect, setup, size), ppo,
-        config.collect, opponents=pool,
-    )  # fmt: skip
-    elsewhere.on_close.append(collector.close)
-    if config.verbose or not ranks.is_master:  # other ranks are told to be quiet, not the run
-        collector.on_restart.append(partial(_tell, ranks))
-    collector.begin()
-    return collector
 
 
 def environment_states(
@@ -93,12 +112,14 @@ def environment_states(
     ]
 
 
-def _tell(ranks: Ranks, place: int, reason: str) -> None:
+def tell_restart(ranks: Ranks, place: int, reason: str) -> None:
+    """A line on standard error."""
     whose = f"rank {ranks.rank}: " if ranks.size > 1 else ""
     sys.stderr.write(f"metta: {whose}{reason}; another one collects in place {place} from now on\n")
 
 
-def _pool_of(config: CollectConfig, setup: CollectSetup, size: int) -> CollectPool:
+def make_pool(config: CollectConfig, setup: CollectSetup, size: int) -> CollectPool:
+    """So many places of the kind that is configured, or this process as the only one."""
     if config.kind == "ray":
         return RayPool(setup, size, config.address)
     return ProcessPool(setup, size) if config.kind == "process" else InlinePool(setup)

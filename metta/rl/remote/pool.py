@@ -6,7 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import torch
+
 from metta.errors import MettaError
+from metta.rl.learn.numerics import threads_set
 from metta.rl.remote.shard_worker import ShardWorker
 from metta.rl.remote.tasks import CollectSetup, Moment, ShardFailure, ShardResult, ShardTask
 
@@ -86,9 +89,11 @@ class InlinePool:
         """Run what was given."""
         del seconds
         given, self._given = self._given, deque()
-        return [
-            Answer(place, 0, run_task(self._worker, moment, task)) for place, moment, task in given
-        ]
+        with threads_set(torch.get_num_threads()):  # each moment brings its own number
+            return [
+                Answer(place, 0, run_task(self._worker, moment, task))
+                for place, moment, task in given
+            ]
 
     def restart(self, place: int) -> None:
         """This process does not end."""

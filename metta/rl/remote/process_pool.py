@@ -132,7 +132,7 @@ class _Process:
             except (EOFError, OSError):
                 outcome = ShardFailure(f"collecting process {self._place} (pid {self.pid}) ended")
             self._answers.put(Answer(self._place, self._number, outcome))
-            if isinstance(outcome, ShardFailure):
+            if isinstance(outcome, ShardFailure) and not outcome.error:
                 return
 
     def close(self) -> None:

@@ -64,7 +64,12 @@ class ShardWorker:
             shard = self._shards.get(task.shard)
             if shard is None:
                 shard = self._shards[task.shard] = _Shard(self.setup, self.policy, self.pool, task)
-            result = shard.run(task)
+            try:
+                result = shard.run(task)
+            except BaseException:
+                del self._shards[task.shard]  # made again for the next task, as of its state
+                shard.collector.vec_env.close()
+                raise
         found = tuple(dict.fromkeys(str(warning.message) for warning in caught))
         seconds = time.perf_counter() - begin
         return ShardResult(**{**vars(result), "warnings": found, "seconds": seconds})
