@@ -20,11 +20,11 @@ def start_ranks(system: SystemConfig, *more_words: str) -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    numbers = str(system.num_processes), str(system.max_rank_restarts)
+    numbers = system.num_processes, system.max_rank_restarts, system.rank_timeout_seconds
     # no module is imported because it lies in the current folder
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "metta", *sys.argv[1:], *more_words]
-    agent = [sys.executable, "-m", "metta.rl.rank_agent", *numbers]
+    agent = [sys.executable, "-m", "metta.rl.rank_agent", *map(str, numbers)]
     os.execve(sys.executable, [*agent, *command], environment)
 
 

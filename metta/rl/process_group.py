@@ -47,21 +47,23 @@ def join_ranks(num_shards: int, device: torch.device, timeout_seconds: float) ->
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
-            # torchrun keeps its store when it starts ranks again: what the last ones wrote is not for these
-            store = PrefixStore(f"metta/ranks/{_attempt()}", _connect(hosts=rank == 0))
-            dist.init_process_group(
-                backend, store=store, rank=rank, world_size=size, timeout=_NEVER
-            )
+            _meet(rank, size, backend, timeout_seconds)
         except (RuntimeError, ValueError) as error:
             raise RankGoneError(
                 f"rank {rank} of {size} could not meet the others at {os.environ.get('MASTER_ADDR')}:"
                 f"{os.environ.get('MASTER_PORT')}: {error}"
             ) from error
-    global _watch
-    if _watch is None:
-        _watch = _Watch(rank, size, timeout_seconds)
-        atexit.register(leave_ranks)
     return Ranks(num_shards, rank, size, _gather)
+
+
+def _meet(rank: int, size: int, backend: str, timeout_seconds: float) -> None:
+    """The group; one that stops while it is made is noticed as well."""
+    global _watch
+    # torchrun keeps its store when it starts ranks again: what the last ones wrote is not for these
+    store = PrefixStore(f"metta/ranks/{_attempt()}", _connect(hosts=rank == 0))
+    _watch = _Watch(rank, size, timeout_seconds)
+    atexit.register(leave_ranks)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_NEVER)
 
 
 def leave_ranks(problem: str = "") -> None:

@@ -1,18 +1,21 @@
 """The process above the ranks of a run: torchrun's agent, which starts them again when one is lost.
 
-    python -m metta.rl.rank_agent NUM_RANKS MAX_RESTARTS python -m metta train CartPole-v1 ...
+    python -m metta.rl.rank_agent NUM_RANKS MAX_RESTARTS TIMEOUT python -m metta train CartPole-v1 ...
 
 Ranks meet on loopback only. A rank that failed by itself ends the run: it would fail again.
 """
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 
+import psutil
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -32,6 +35,8 @@ __all__ = ["exit_code_of", "main", "reason_to_restart"]
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK_DEVICE = "lo0" if sys.platform == "darwin" else "lo"
 _FAILED, _SIGNALS = 1, 128
+_ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The agent sends the first to ranks that remain; Python turns it into the second while it imports."""
 _STOP_SECONDS = 24 * 3600
 """Ranks that were told to stop end their epoch and save; a second signal ends them at once."""
 
@@ -39,8 +44,12 @@ _STOP_SECONDS = 24 * 3600
 class RankAgent(LocalElasticAgent):
     """Ranks that end because one is gone start again; all other failures end the run."""
 
-    def __init__(self, num_ranks: int, budget: RestartBudget, command: list[str]) -> None:
-        self._budget = budget
+    def __init__(
+        self, num_ranks: int, budget: RestartBudget, timeout: float, command: list[str]
+    ) -> None:
+        self._budget, self._timeout = budget, timeout
+        self._stopped: dict[int, float] = {}
+        """Processes that are stopped, since when."""
         spec = WorkerSpec(
             role="rank",
             local_world_size=num_ranks,
@@ -53,6 +62,7 @@ class RankAgent(LocalElasticAgent):
         super().__init__(spec, DefaultLogsSpecs(), shutdown_timeout=_STOP_SECONDS)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._end_stopped()
         result: RunResult = super()._monitor_workers(worker_group)
         if result.is_failed():
             reason = reason_to_restart(_codes_of(result))
@@ -66,13 +76,29 @@ class RankAgent(LocalElasticAgent):
                 _say(f"{reason}; {_tries(self._budget.max_restarts)}resume the run to continue")
         return result
 
+    def _end_stopped(self) -> None:
+        """A rank that is stopped before it meets the others gives no signs of life that they could miss."""
+        now, pids = time.monotonic(), {} if self._pcontext is None else self._pcontext.pids()
+        self._stopped = {
+            pid: self._stopped.get(pid, now) for pid in pids.values() if _is_stopped(pid)
+        }
+        for pid, since in self._stopped.items():
+            if now - since > self._timeout:
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    return False
+
 
 def reason_to_restart(codes: Mapping[int, int]) -> str | None:
     """Which rank is gone, and why; None: a rank ended by itself, and would do so again."""
     if _own_codes(codes):
         return None
     for rank, code in sorted(codes.items()):
-        if code < 0 and code != -signal.SIGTERM:  # which the agent sends to those that remain
+        if code < 0 and -code not in _ASKED_TO_END:
             return f"rank {rank} was ended by {signal.Signals(-code).name}"
     return "a rank is gone" if RankGoneError.exit_code in codes.values() else None
 
@@ -147,11 +173,12 @@ def _codes_of(result: RunResult) -> dict[int, int]:
 
 def main(words: list[str]) -> int:
     """Run a command as so many ranks; returns the exit code."""
-    num_ranks, max_restarts, *command = words
+    num_ranks, max_restarts, timeout, *command = words
     logging.disable()  # this process says what happens in words of its own
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # metta sets threads itself
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK_DEVICE)
-    agent = RankAgent(int(num_ranks), RestartBudget(int(max_restarts)), command)
+    budget = RestartBudget(int(max_restarts))
+    agent = RankAgent(int(num_ranks), budget, float(timeout), command)
     try:
         return exit_code_of(_codes_of(agent.run()))
     except SignalException as received:

@@ -106,9 +106,10 @@ def _shortened(config: TrainingConfig, epochs: int) -> TrainingConfig:
 
 def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
     command = python_command(__name__, str(folder), *words)
-    ranks = TrainingConfig.from_yaml(folder / _CONFIG).trainer.system.num_processes
-    if ranks > 1:
-        command = python_command("metta.rl.rank_agent", str(ranks), "0", *command)
+    system = TrainingConfig.from_yaml(folder / _CONFIG).trainer.system
+    if system.num_processes > 1:
+        numbers = system.num_processes, 0, system.rank_timeout_seconds
+        command = python_command("metta.rl.rank_agent", *map(str, numbers), *command)
     with (folder / _LOG).open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 

@@ -175,13 +175,18 @@ def wait_for_checkpoint(run: Path, process: subprocess.Popen[str], after: int = 
 
 
 def ranks_of(launcher: int) -> list[int]:
+    found = started_ranks(launcher)
+    return [found[0], found[1]]
+
+
+def started_ranks(launcher: int) -> dict[int, int]:
     found = {}
     for child in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             environment = child.environ()
             if "RANK" in environment:
                 found[int(environment["RANK"])] = child.pid
-    return [found[0], found[1]]
+    return found
 
 
 def commanded(num_ranks: int, *words: str) -> subprocess.Popen[str]:
@@ -250,6 +255,19 @@ def test_ranks_that_a_command_starts_listen_on_loopback_only(tmp_path: Path) -> 
     finished(process)
     assert places <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert places
+
+
+def test_a_rank_that_is_stopped_while_it_starts_is_ended(tmp_path: Path) -> None:
+    words = train_words(tmp_path, "early", "total_timesteps=256", "max_rank_restarts=0",
+                        "system.rank_timeout_seconds=2")  # fmt: skip
+    process = commanded(2, *words)
+    while len(found := started_ranks(process.pid)) < 2:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    os.kill(found[1], signal.SIGSTOP)
+    code, _, err = finished(process)
+    assert code == 1
+    assert "metta: rank 1 was ended by SIGKILL; resume the run to continue\n" in err
 
 
 def test_ranks_that_end_again_and_again_end_the_run(tmp_path: Path) -> None:
