@@ -27,6 +27,7 @@ _NEVER = timedelta(days=7)
 _BEATS = 5
 """Heartbeats of a rank within the time after which it counts as gone."""
 _SILENT_BEATS = 3
+_LOOK_SECONDS = 0.05
 _STORE_IS_GONE = "the process that keeps the ranks together is gone"
 
 _watch: "_Watch | None" = None
@@ -127,7 +128,7 @@ class _Watch:
         self._prefix = f"metta/life/{_attempt()}"
         self._store.set(f"{self._prefix}/place/{rank}", _own_place())
         self._store.set(f"{self._prefix}/beat/{rank}", "0")
-        self._store.wait([f"{self._prefix}/beat/{other}" for other in range(size)])
+        self._wait_for_all()
         self._siblings = dict(self._find_siblings())
         self._ended, self._asked = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -157,6 +158,15 @@ class _Watch:
                         self._siblings[other].kill()  # a stopped one would keep torchrun waiting
                     self._die(f"rank {other} gave no sign of life for {self._timeout:g} seconds")
                     return
+
+    def _wait_for_all(self) -> None:
+        """In steps: a signal can end this process between them."""
+        late = time.monotonic() + _JOIN_SECONDS
+        beats = [f"{self._prefix}/beat/{other}" for other in range(self._size)]
+        while not self._store.check(beats):
+            if time.monotonic() > late:
+                raise RuntimeError(f"some ranks did not come within {_JOIN_SECONDS:g} seconds")
+            time.sleep(_LOOK_SECONDS)
 
     def _find_siblings(self) -> Iterator[tuple[int, psutil.Process]]:
         """The other ranks that the same torchrun has started, on this machine."""

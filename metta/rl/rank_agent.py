@@ -112,6 +112,8 @@ def _own_codes(codes: Mapping[int, int]) -> list[int]:
 
 def exit_code_of(codes: Mapping[int, int]) -> int:
     """That of a rank that failed, or was stopped by a signal; ``1`` where one was lost."""
+    if reason_to_restart(codes) is not None:
+        return _FAILED
     stopped = [code for code in codes.values() if code >= _SIGNALS]
     return max(_own_codes(codes) or stopped, default=_FAILED) if codes else 0
 

@@ -36,7 +36,7 @@ GONE = RankGoneError.exit_code
     [
         ({1: -9}, "rank 1 was ended by SIGKILL", 1),
         ({0: GONE, 1: -11}, "rank 1 was ended by SIGSEGV", 1),
-        ({0: 143, 1: -9}, "rank 1 was ended by SIGKILL", 143),
+        ({0: 143, 1: -9}, "rank 1 was ended by SIGKILL", 1),
         ({0: GONE}, "a rank is gone", 1),
         ({0: -2, 1: -9}, "rank 1 was ended by SIGKILL", 1),
         ({1: 1, 0: -15}, None, 1),  # one failed, and the agent ended the other
