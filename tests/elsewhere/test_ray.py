@@ -134,7 +134,9 @@ def test_an_actor_that_hangs_is_replaced_and_ended(tmp_path: Path, cluster: RayC
         trainer.train()
         assert trainer.digest() == expected
         assert collector_of(trainer).num_restarts == 1
-    _, alive = psutil.wait_procs([psutil.Process(hook.pid)] if psutil.pid_exists(hook.pid) else [], 30)
+    _, alive = psutil.wait_procs(
+        [psutil.Process(hook.pid)] if psutil.pid_exists(hook.pid) else [], 30
+    )
     assert not alive
 
 
@@ -233,7 +235,9 @@ def test_no_process_of_ray_is_left_when_a_trainer_is_killed() -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) > 4
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 30)
+    _, alive = psutil.wait_procs(
+        [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 30
+    )
     assert not alive
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+from metta.envs.workers.guardian import Guardian
+from metta.envs.workers.worker_process import worker_context
 from metta.errors import ConfigError, MissingExtraError, RolloutError
 from metta.private_folders import ScratchFolder
 from metta.rl.remote.ray_join import check_cluster, host_and_port, is_loopback, is_same, token_mode
@@ -45,7 +47,8 @@ class RayCluster:
     def __init__(self, address: str | None, num_actors: int) -> None:
         global _connection
         try:
-            self.ray: Any = importlib.import_module("ray")
+            with _few_words():
+                self.ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise MissingExtraError("ray", "ray", "collecting on Ray") from error
         if not self.ray.is_initialized():
@@ -73,7 +76,7 @@ class _Connection:
 
     def __init__(self, ray: Any, address: str | None, num_actors: int) -> None:
         self.ray, self.users, self.is_own = ray, 0, address is None
-        self._folders = contextlib.ExitStack()
+        self._held = contextlib.ExitStack()
         try:
             with _own_signals():
                 if address is None:
@@ -85,8 +88,8 @@ class _Connection:
             raise
 
     def _start(self, num_actors: int) -> None:
-        folder = self._folders.enter_context(_session_folder())
-        before = set(_open_ports())
+        folder = self._held.enter_context(_session_folder())
+        listening, running = set(_open_ports()), set(_processes())
         with with_variables({**_OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}, on_loopback=True):
             try:
                 self.ray.init(
@@ -101,7 +104,11 @@ class _Connection:
                 raise RolloutError(
                     f"Ray {self.ray.__version__} could not be started here: {error}"
                 ) from error
-        _require_loopback(before)
+        _require_loopback(listening)
+        guardian = Guardian(worker_context())  # some would wait a minute for a head that is gone
+        self._held.callback(guardian.dismiss)
+        for index, process in enumerate(set(_processes()) - running):
+            guardian.watch(index, process.pid)
 
     def _join(self, address: str) -> None:
         host, port = host_and_port(address)
@@ -119,7 +126,7 @@ class _Connection:
         if self.ray.is_initialized():
             with _own_signals():
                 self.ray.shutdown()
-        self._folders.close()
+        self._held.close()
 
 
 _connection: _Connection | None = None
@@ -155,12 +162,15 @@ def _require_loopback(before: set[str]) -> None:
 
 def _open_ports() -> Iterator[str]:
     """Where this process and those below it listen, except on loopback."""
-    own = psutil.Process()
-    for process in (own, *own.children(recursive=True)):
+    for process in (psutil.Process(), *_processes()):
         with contextlib.suppress(psutil.Error):
             for found in process.net_connections("inet"):
                 if found.status == psutil.CONN_LISTEN and not is_loopback(found.laddr.ip):
                     yield f"{process.name()} at {found.laddr.ip}:{found.laddr.port}"
+
+
+def _processes() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
 
 
 @contextlib.contextmanager
@@ -179,6 +189,20 @@ def _session_folder() -> Iterator[Path]:
 def _short_root() -> str:
     own = tempfile.gettempdir()
     return own if len(os.fsencode(own)) <= _LONGEST_FOLDER // 2 else "/tmp"
+
+
+@contextlib.contextmanager
+def _few_words() -> Iterator[None]:
+    """Ray writes a long text to standard output for each process that dies; metta has a line for it."""
+    name = "RAY_DEDUP_LOGS_SKIP_REGEX"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "^A worker died or was killed while |^The node with node id|^Raylet is term"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 @contextlib.contextmanager

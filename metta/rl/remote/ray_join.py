@@ -15,7 +15,7 @@ from typing import Any
 from metta.errors import ConfigError, RolloutError
 from metta.rl.remote.ray_variables import with_variables
 
-__all__ = ["check_cluster", "host_and_port", "is_loopback", "is_same", "token_mode"]
+__all__ = ["check_cluster", "host_and_port", "is_loopback", "is_same", "require_lock", "token_mode"]
 
 _CONNECT_SECONDS = 5.0
 _IMPATIENT = {
@@ -94,7 +94,7 @@ def check_cluster(address: str, host: str, port: int, mode: Mapping[str, str]) -
     alive = {key.hex(): node.node_manager_address for key, node in nodes.items() if node.state == 0}
     _require_node_here(address, alive)
     if not all(map(is_loopback, alive.values())):
-        _require_lock(address, host, port, mode)
+        require_lock(address, host, port, mode)
 
 
 def _client(host: str, port: int) -> Any:
@@ -127,7 +127,7 @@ def _require_node_here(address: str, alive: Mapping[str, str]) -> None:
         )
 
 
-def _require_lock(address: str, host: str, port: int, mode: Mapping[str, str]) -> None:
+def require_lock(address: str, host: str, port: int, mode: Mapping[str, str]) -> None:
     """`ConfigError` if a cluster that others reach has no token, or takes any."""
     if mode["RAY_AUTH_MODE"] != "token":
         raise ConfigError(_open_to_all(address, "it has no token"))

@@ -26,7 +26,10 @@ class RayCollector:
         """Run a task; the first one makes the worker."""
         if self._worker is None:
             try:
-                self._worker, self._setup = ShardWorker(unpack_with_modules(self._setup or b"")), None
+                self._worker, self._setup = (
+                    ShardWorker(unpack_with_modules(self._setup or b"")),
+                    None,
+                )
             except Exception as error:  # noqa: BLE001  # the trainer raises it
                 return ShardFailure(f"{type(error).__name__}: {error}", type(error).__name__)
         return run_task(self._worker, moment, task)
