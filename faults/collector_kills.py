@@ -1,9 +1,9 @@
 """Kills of what collects, collecting processes and Ray actors, at random instants of a run.
 
-In each run one of two collecting processes (or actors of a Ray that the run starts) gets a signal every few
-epochs: SIGKILL, or SIGSTOP and a moment later SIGCONT, which is no reason to replace it. Each signal that was
-sent is a trial. The run must give what an undisturbed one in one process gives: the samples of every rollout,
-each of them once, digests of all components after every epoch, and all rows of metrics.
+In each run one of two collecting processes (or actors of a Ray that the run starts) gets a signal every
+few epochs: SIGKILL, or SIGSTOP and a moment later SIGCONT, which is no reason to replace it. Each signal
+that was sent is a trial. The run must give what an undisturbed one in one process gives: the samples of
+every rollout, each of them once, digests of all components after every epoch, and all rows of metrics.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import psutil
 
 from faults.splits import compare_runs
 from faults.training import STEPS_PER_EPOCH, trainer_of
-from faults.trial import OK, Trial
+from faults.trial import Trial
 from faults.zygote import Zygote
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.remote.process_pool import ProcessPool

@@ -1,9 +1,9 @@
 """Machines that go away: nodes of a Ray cluster are removed while their actors collect.
 
-A cluster of Ray's own for tests has a head that collects nothing, and three nodes with a processor each. A
-run joins it with two actors and collects ahead. Every few epochs a node with an actor is ended, as by a power
-cut, and another one is added. Each removal is a trial. The run must give what an undisturbed one in one
-process gives: samples, digests of all components after every epoch, and rows of metrics.
+A cluster of Ray's own for tests has a head that collects nothing, and three nodes with a processor each.
+A run joins it with two actors and collects ahead. Every few epochs a node with an actor is ended, as by a
+power cut, and another one is added. Each removal is a trial. The run must give what an undisturbed one in
+one process gives: samples, digests of all components after every epoch, and rows of metrics.
 """
 
 import contextlib

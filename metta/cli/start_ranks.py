@@ -20,7 +20,7 @@ def start_ranks(system: SystemConfig) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     count = str(system.num_processes)
-    agent = ["torch.distributed.run", "--standalone", "--nproc-per-node", count, "-m", "--"]
+    agent = ["metta.ranks_on_loopback", "--standalone", "--nproc-per-node", count, "-m", "--"]
     # torchrun says at length that it sets the first, where nobody did; metta sets threads itself. With the
     # second, no module is imported because it lies in the current folder
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONSAFEPATH": "1"}

@@ -111,7 +111,7 @@ def _start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
     ranks = TrainingConfig.from_yaml(folder / _CONFIG).trainer.system.num_processes
     if ranks > 1:
         agent = ["--standalone", "--nproc-per-node", str(ranks), "--no-python", "--"]
-        command = python_command("torch.distributed.run", *agent, *command)
+        command = python_command("metta.ranks_on_loopback", *agent, *command)
         environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun warns at length otherwise
     with (folder / _LOG).open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment)

@@ -190,7 +190,7 @@ def test_a_command_uses_an_environment_of_a_file_and_imports_nothing_else(tmp_pa
         below = psutil.Process(process.pid).children(recursive=True)
         found = list(open_ports(process.pid))
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM, err

@@ -52,7 +52,9 @@ class RayCluster:
         except ImportError as error:
             raise MissingExtraError("ray", "ray", "collecting on Ray") from error
         if not self.ray.is_initialized():
-            _connection = None if _connection is None else _connection.close()
+            if _connection is not None:  # the program called ray.shutdown()
+                _connection.close()
+                _connection = None
             _connection = _Connection(self.ray, address, num_actors)
         elif address is not None:
             _require_same(self.ray, address)

@@ -55,7 +55,7 @@ def is_same(address: str, other: str) -> bool:
 
 
 def token_mode(address: str, host: str) -> dict[str, str]:
-    """Variables that let Ray show its token; `ConfigError` if others reach the cluster, and there is none."""
+    """Variables that let Ray show its token; `ConfigError` where others come in, and there is none."""
     mode = os.environ.get("RAY_AUTH_MODE", "token").lower()
     if mode == "token" and _has_token():
         return {"RAY_AUTH_MODE": "token"}
@@ -143,8 +143,8 @@ def require_lock(address: str, host: str, port: int, mode: Mapping[str, str]) ->
 
 def _open_to_all(address: str, why: str) -> str:
     return (
-        f"collect.address={address!r} is a cluster that others can reach, and {why}: whoever reaches such a "
-        "cluster runs code on it. Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_TOKEN or "
+        f"collect.address={address!r} is a cluster that others can reach, and {why}: whoever reaches such "
+        "a cluster runs code on it. Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_TOKEN or "
         "RAY_AUTH_TOKEN_PATH there and here"
     )
 

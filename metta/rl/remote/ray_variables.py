@@ -13,8 +13,8 @@ __all__ = ["with_variables"]
 def with_variables(values: Mapping[str, str], *, on_loopback: bool) -> Iterator[None]:
     """Set environment variables meanwhile; Ray goes on with them afterwards.
 
-    Ray reads its variables when it is imported, so it is told to read them again. It takes ``127.0.0.1`` for
-    another address of this machine, unless it is to stay `on_loopback`.
+    Ray reads its variables when it is imported, so it is told to read them again. It takes ``127.0.0.1``
+    for another address of this machine, unless it is to stay `on_loopback`.
     """
     names: Any = importlib.import_module("ray._private.ray_constants")
     before = {name: os.environ.get(name) for name in values}
