@@ -106,7 +106,8 @@ def run(folder: str, seed: int | None, count: int) -> None:
         return
     # on loopback, with a token: what is started for a test is not for others
     os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
-    own = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    own = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0",
+           "RAY_DEDUP_LOGS_SKIP_REGEX": "."}  # fmt: skip  # long texts on every node that is gone
     os.environ.update(own)
     from ray.cluster_utils import Cluster  # where Ray is missing, other campaigns run
 
