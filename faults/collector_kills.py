@@ -134,8 +134,9 @@ def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
         arguments = {"folder": str(whole), "kind": "here", "seed": None}
         assert zygote.start("faults.collector_kills:run", **arguments).wait(_SECONDS) == 0
         assert len((whole / "samples").read_text().split()) == 2 * EPOCHS
-        made = 0
-        for kind, goal in (("process", max(1, 2 * count // 3)), ("ray", count)):
+        of_processes = max(1, 2 * count // 3)
+        for kind, goal in (("process", of_processes), ("ray", max(1, count - of_processes))):
+            made = 0
             while made < goal:
                 own = folder / f"{kind}-{made}"
                 arguments = {"folder": str(own), "kind": kind, "seed": choose.getrandbits(32)}

@@ -12,6 +12,7 @@ import os
 import random
 import secrets
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -111,10 +112,10 @@ def run(folder: str, seed: int | None, count: int) -> None:
     os.environ.update(own)
     from ray.cluster_utils import Cluster  # where Ray is missing, other campaigns run
 
+    sessions = tempfile.TemporaryDirectory(prefix="metta-nodes-", ignore_cleanup_errors=True)
+    head = {"num_cpus": 0, "_system_config": SOON, "temp_dir": sessions.name}
     with with_variables(own, on_loopback=True):
-        nodes = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": SOON}
-        )
+        nodes = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(NUM_NODES):
             nodes.add_node(num_cpus=1)
     try:
@@ -125,6 +126,7 @@ def run(folder: str, seed: int | None, count: int) -> None:
         _train(path, settings, Removing(nodes, seed, count, path / "removed"))
     finally:
         nodes.shutdown()
+        sessions.cleanup()
 
 
 def _train(path: Path, settings, *hooks: TrainerHook) -> None:

@@ -281,8 +281,9 @@ def test_a_node_that_is_gone_changes_nothing(
     own = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     for name, value in own.items():
         monkeypatch.setenv(name, value)
+    sessions = tempfile.TemporaryDirectory(prefix="metta-nodes-", ignore_cleanup_errors=True)
     with with_variables({}, on_loopback=True):
-        head = {"num_cpus": 0, "_system_config": SOON}
+        head = {"num_cpus": 0, "_system_config": SOON, "temp_dir": sessions.name}
         nodes = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         gone, _ = nodes.add_node(num_cpus=1), nodes.add_node(num_cpus=1)
     try:
@@ -298,3 +299,4 @@ def test_a_node_that_is_gone_changes_nothing(
             assert collector.num_restarts >= 1
     finally:
         nodes.shutdown()
+        sessions.cleanup()

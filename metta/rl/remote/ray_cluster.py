@@ -64,6 +64,11 @@ class RayCluster:
         if _connection is not None:
             _connection.users += 1
 
+    def guard(self) -> None:
+        """Let what Ray has started since then end with this process, too."""
+        if self._connection is not None:
+            self._connection.guard()
+
     def close(self) -> None:
         """Disconnect, unless others need the connection; may be called more than once."""
         connection, self._connection = self._connection, None
@@ -79,6 +84,8 @@ class _Connection:
     def __init__(self, ray: Any, address: str | None, num_actors: int) -> None:
         self.ray, self.users, self.is_own = ray, 0, address is None
         self._held = contextlib.ExitStack()
+        self._guardian: Guardian | None = None
+        self._started: set[psutil.Process] = set()
         try:
             with _own_signals():
                 if address is None:
@@ -107,10 +114,18 @@ class _Connection:
                     f"Ray {self.ray.__version__} could not be started here: {error}"
                 ) from error
         _require_loopback(listening)
-        guardian = Guardian(worker_context())  # some would wait a minute for a head that is gone
-        self._held.callback(guardian.dismiss)
-        for index, process in enumerate(set(_processes()) - running):
-            guardian.watch(index, process.pid)
+        self._started = set(_processes()) - running
+        self._guardian = Guardian(worker_context())
+        self._held.callback(self._guardian.dismiss)
+        self.guard()
+
+    def guard(self) -> None:
+        """Let what Ray started end with this process; some would wait a minute for a head that is gone."""
+        if self._guardian is not None:
+            for process in self._started:
+                with contextlib.suppress(psutil.Error):
+                    for one in (process, *process.children(recursive=True)):
+                        self._guardian.watch(one.pid, one.pid)
 
     def _join(self, address: str) -> None:
         host, port = host_and_port(address)

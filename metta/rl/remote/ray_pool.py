@@ -58,6 +58,7 @@ class RayPool:
             self._cluster.close()
             raise
         self._moment: Any = None
+        self._is_guarded = False
         self._answers: dict[Any, tuple[int, int]] = {}
 
     def _start(self) -> Any:
@@ -108,6 +109,9 @@ class RayPool:
             except self._ray.exceptions.RayError as error:
                 outcome = ShardFailure(f"collecting actor {place} ended: {_in_one_line(error)}")
             found.append(Answer(place, process, outcome))
+        if found and not self._is_guarded:
+            self._cluster.guard()  # by now Ray has started all that it starts
+            self._is_guarded = True
         return found
 
     @property
