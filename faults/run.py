@@ -29,6 +29,8 @@ CAMPAIGNS: dict[str, int] = {
     "trainer_kills": 200,
     "overlap_delays": 10,
     "rank_kills": 110,
+    "collector_kills": 100,
+    "node_kills": 20,
     "planted_secrets": 68,
     "planted_names": 0,
     "planted_code": 1_000,

@@ -33,6 +33,7 @@ NAMES = {
 
 REASONS = {
     ("metta/envs/workers/worker.py", "cloudpickle"): "a trainer and its own workers, over their own pipe",
+    ("metta/rl/remote/own_modules.py", "cloudpickle"): "how classes are sent to a run's actors",
     ("metta/rl/compiled/cache.py", "pickle"): "a trainer and its own compiler talk over their own pipe",
     ("metta/rl/compiled/worker.py", "pickle"): "a trainer and its own compiler talk over their own pipe",
     ("metta/store/unpickling.py", "pickle"): "the name of an error, in the converter's own process",

@@ -9,10 +9,12 @@ import pytest
 from faults import (
     ablation,
     bad_numbers,
+    collector_kills,
     damaged_logs,
     damaged_runs,
     evaluation_kills,
     kills,
+    node_kills,
     planted_names,
     planted_secrets,
     signals,
@@ -21,8 +23,8 @@ from faults import (
 from faults.zygote import Zygote
 
 _CAMPAIGNS = (
-    ablation, bad_numbers, damaged_logs, damaged_runs, evaluation_kills, kills, planted_names,
-    planted_secrets, signals, splits,
+    ablation, bad_numbers, collector_kills, damaged_logs, damaged_runs, evaluation_kills, kills, node_kills,
+    planted_names, planted_secrets, signals, splits,
 )  # fmt: skip
 
 

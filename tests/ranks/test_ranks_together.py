@@ -242,21 +242,6 @@ def test_ranks_start_again_by_themselves_when_one_is_lost(
     )
 
 
-def test_ranks_that_a_command_starts_listen_on_loopback_only(tmp_path: Path) -> None:
-    process, _ = under_way(tmp_path, "seen", ENDLESS, start=commanded)
-    own = [process.pid, *(c.pid for c in psutil.Process(process.pid).children(recursive=True))]
-    places = {
-        listener.laddr.ip
-        for pid in own
-        for listener in psutil.Process(pid).net_connections()
-        if listener.status == psutil.CONN_LISTEN
-    }
-    os.kill(process.pid, signal.SIGTERM)
-    finished(process)
-    assert places <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-    assert places
-
-
 def test_a_rank_that_is_stopped_while_it_starts_is_ended(tmp_path: Path) -> None:
     words = train_words(tmp_path, "early", "total_timesteps=256", "max_rank_restarts=0",
                         "system.rank_timeout_seconds=2")  # fmt: skip

@@ -24,7 +24,6 @@ from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.ranks import Ranks
 from metta.rl.remote.pool import CollectPool, InlinePool
 from metta.rl.remote.process_pool import ProcessPool
-from metta.rl.remote.ray_pool import RayPool
 from metta.rl.remote.remote_collector import RemoteCollector
 from metta.rl.remote.remote_shard import RemoteEnvironments, RemoteShard
 from metta.rl.remote.tasks import CollectSetup
@@ -121,5 +120,7 @@ def tell_restart(ranks: Ranks, place: int, reason: str) -> None:
 def make_pool(config: CollectConfig, setup: CollectSetup, size: int) -> CollectPool:
     """So many places of the kind that is configured, or this process as the only one."""
     if config.kind == "ray":
+        from metta.rl.remote.ray_pool import RayPool  # only for those who want it
+
         return RayPool(setup, size, config.address)
     return ProcessPool(setup, size) if config.kind == "process" else InlinePool(setup)

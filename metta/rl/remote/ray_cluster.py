@@ -2,132 +2,234 @@
 
 import contextlib
 import importlib
-import ipaddress
 import logging
 import os
 import secrets
-import socket
+import signal
+import sys
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from metta.envs.workers.guardian import Guardian
+from metta.envs.workers.worker_process import worker_context
 from metta.errors import ConfigError, MissingExtraError, RolloutError
 from metta.private_folders import ScratchFolder
+from metta.rl.remote.ray_join import check_cluster, host_and_port, is_loopback, is_same, token_mode
+from metta.rl.remote.ray_variables import with_variables
 
 __all__ = ["RayCluster"]
 
-_CONNECT_SECONDS = 5.0
 _LOOPBACK = "127.0.0.1"
-_LOCAL = {
-    # Ray listens on all interfaces otherwise
+_OWN = {
+    # otherwise Ray takes another address of this machine, and listens on all of them
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_AUTH_MODE": "token",
 }
+_LONGEST_FOLDER = 40
+"""Ray makes sockets below it, whose paths may have 107 bytes."""
 
 
 class RayCluster:
     """Ray, connected; `close` disconnects, and ends what was started here.
 
     Without an `address` a cluster is started for this process: it listens on loopback, with a token that
-    nobody else knows. A process that is connected already stays so.
+    nobody else knows. A process has one connection: a second `RayCluster` shares that of the first, and
+    one that the program made itself stays open.
     """
 
     def __init__(self, address: str | None, num_actors: int) -> None:
+        global _connection
         try:
-            self.ray: Any = importlib.import_module("ray")
+            with _few_words():
+                self.ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise MissingExtraError("ray", "ray", "collecting on Ray") from error
-        self._folder: ScratchFolder | None = None
-        self._is_own = not self.ray.is_initialized()
-        if not self._is_own:
-            return
-        if address is None:
-            self._start(num_actors)
-        else:
-            self._join(address)
+        if not self.ray.is_initialized():
+            if _connection is not None:  # the program called ray.shutdown()
+                _connection.close()
+                _connection = None
+            _connection = _Connection(self.ray, address, num_actors)
+        elif address is not None:
+            _require_same(self.ray, address)
+        self._connection = _connection
+        self.is_own = _connection is not None and _connection.is_own
+        """Whether it was started by this process, for its actors alone."""
+        if _connection is not None:
+            _connection.users += 1
 
-    def _start(self, num_actors: int) -> None:
-        self._folder = ScratchFolder("ray")
-        token = {**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        with _variables(token):
-            self.ray.init(
-                address="local",
-                num_cpus=max(num_actors, os.cpu_count() or 1),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address=_LOOPBACK,
-                _temp_dir=str(self._folder.path),
-            )
-
-    def _join(self, address: str) -> None:
-        host, port = _host_and_port(address)
-        if not _is_loopback(host) and not _has_token():
-            raise ConfigError(
-                f"address={address!r} is a cluster that others can reach, and there is no token for it: "
-                "whoever reaches a Ray cluster without one runs code on it. Start it with "
-                "RAY_AUTH_MODE=token, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH here"
-            )
-        try:
-            socket.create_connection((host, port), _CONNECT_SECONDS).close()
-        except OSError as error:
-            raise RolloutError(
-                f"no Ray cluster answers at {address!r} ({error}); look at the address, and whether "
-                "`ray start --head` is running there"
-            ) from error
-        try:
-            self.ray.init(
-                address=f"{host}:{port}", log_to_driver=False, logging_level=logging.ERROR
-            )
-        except (ConnectionError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
-            raise RolloutError(
-                f"the Ray cluster at {address!r} refused this process: {error}; it needs the same version "
-                f"of Ray and Python ({self.ray.__version__} here), and the same token"
-            ) from error
+    def guard(self) -> None:
+        """Let what Ray has started since then end with this process, too."""
+        if self._connection is not None:
+            self._connection.guard()
 
     def close(self) -> None:
-        """Disconnect; may be called more than once."""
-        if self._is_own and self.ray.is_initialized():
-            self.ray.shutdown()
-        if self._folder is not None:
-            self._folder.close()
-            self._folder = None
+        """Disconnect, unless others need the connection; may be called more than once."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.users -= 1
+            if connection.users == 0:
+                connection.close()
+
+
+class _Connection:
+    """What connects this process, as long as somebody uses it."""
+
+    def __init__(self, ray: Any, address: str | None, num_actors: int) -> None:
+        self.ray, self.users, self.is_own = ray, 0, address is None
+        self._held = contextlib.ExitStack()
+        self._guardian: Guardian | None = None
+        self._started: set[psutil.Process] = set()
+        try:
+            with _own_signals():
+                if address is None:
+                    self._start(num_actors)
+                else:
+                    self._join(address)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, num_actors: int) -> None:
+        folder = self._held.enter_context(_session_folder())
+        listening, running = set(_open_ports()), set(_processes())
+        with with_variables({**_OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}, on_loopback=True):
+            try:
+                self.ray.init(
+                    address="local",
+                    num_cpus=max(num_actors, os.cpu_count() or 1),
+                    include_dashboard=False,
+                    _node_ip_address=_LOOPBACK,
+                    _temp_dir=str(folder),
+                    **_session(self.ray),
+                )
+            except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
+                raise RolloutError(
+                    f"Ray {self.ray.__version__} could not be started here: {error}"
+                ) from error
+        _require_loopback(listening)
+        self._started = set(_processes()) - running
+        self._guardian = Guardian(worker_context())
+        self._held.callback(self._guardian.dismiss)
+        self.guard()
+
+    def guard(self) -> None:
+        """Let what Ray started end with this process; some would wait a minute for a head that is gone."""
+        if self._guardian is not None:
+            for process in self._started:
+                with contextlib.suppress(psutil.Error):
+                    for one in (process, *process.children(recursive=True)):
+                        self._guardian.watch(one.pid, one.pid)
+
+    def _join(self, address: str) -> None:
+        host, port = host_and_port(address)
+        mode = token_mode(address, host)
+        check_cluster(address, host, port, mode)
+        with with_variables(mode, on_loopback=is_loopback(host)):
+            try:
+                self.ray.init(address=f"{host}:{port}", **_session(self.ray))
+            except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
+                raise RolloutError(
+                    f"the Ray cluster at {address!r} refused this process: {error}"
+                ) from error
+
+    def close(self) -> None:
+        if self.ray.is_initialized():
+            with _own_signals():
+                self.ray.shutdown()
+        self._held.close()
+
+
+_connection: _Connection | None = None
+
+
+def _session(ray: Any) -> dict[str, Any]:
+    """What a driver says: where its modules are, and that it does not write what others print.
+
+    Ray would have actors look into the driver's current folder first. Only a client's job leaves it out.
+    """
+    places = [place or str(Path.cwd()) for place in sys.path]
+    job = ray.job_config.JobConfig(_client_job=True, _py_driver_sys_path=places[::-1])
+    return {"job_config": job, "log_to_driver": False, "logging_level": logging.ERROR}
+
+
+def _require_same(ray: Any, address: str) -> None:
+    found = ray.get_runtime_context().gcs_address
+    if not is_same(address, found):
+        raise ConfigError(
+            f"collect.address={address!r}, but this process is connected to the Ray cluster at {found}; "
+            "leave the address out, or call ray.shutdown() first"
+        )
+
+
+def _require_loopback(before: set[str]) -> None:
+    """End Ray if other machines reach a process of it: other versions may do other things."""
+    if new := [port for port in _open_ports() if port not in before]:
+        raise RolloutError(
+            f"{new[0]}, which belongs to Ray, can be reached from other machines, so Ray was ended; please "
+            "report this, with the version of Ray"
+        )
+
+
+def _open_ports() -> Iterator[str]:
+    """Where this process and those below it listen, except on loopback."""
+    for process in (psutil.Process(), *_processes()):
+        with contextlib.suppress(psutil.Error):
+            for found in process.net_connections("inet"):
+                if found.status == psutil.CONN_LISTEN and not is_loopback(found.laddr.ip):
+                    yield f"{process.name()} at {found.laddr.ip}:{found.laddr.port}"
+
+
+def _processes() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
 
 
 @contextlib.contextmanager
-def _variables(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for the processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+def _session_folder() -> Iterator[Path]:
+    """A scratch folder or, where its path is too long, a private one in the system's temporary folder."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(ScratchFolder("ray")).path
+        if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+            short = tempfile.TemporaryDirectory(
+                prefix="metta-ray-", dir=_short_root(), ignore_cleanup_errors=True
+            )
+            folder = Path(stack.enter_context(short))
+        yield folder
+
+
+def _short_root() -> str:
+    own = tempfile.gettempdir()
+    return own if len(os.fsencode(own)) <= _LONGEST_FOLDER // 2 else "/tmp"
+
+
+@contextlib.contextmanager
+def _few_words() -> Iterator[None]:
+    """Ray writes a long text to standard output for each process that dies; metta has a line for it."""
+    name = "RAY_DEDUP_LOGS_SKIP_REGEX"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "^A worker died or was killed while |^The node with node id|^Raylet is term"
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        del os.environ[name]
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if address.startswith("ray://") or not host or not port.isdigit():
-        raise ConfigError(
-            f"collect.address={address!r}; give host:port of a Ray head, such as 10.0.0.1:6379"
-        )
-    return host, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"
-
-
-def _has_token() -> bool:
-    if os.environ.get("RAY_AUTH_MODE", "token") != "token":
-        return False
-    places = [os.environ.get("RAY_AUTH_TOKEN_PATH"), str(Path.home() / ".ray" / "auth_token")]
-    return bool(os.environ.get("RAY_AUTH_TOKEN")) or any(p and Path(p).is_file() for p in places)
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes over SIGTERM; the program keeps it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

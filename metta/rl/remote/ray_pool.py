@@ -1,11 +1,12 @@
 """`RayPool`: shards are collected by actors on Ray (extra `ray`)."""
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from metta.envs.workers.worker import pack, unpack
 from metta.errors import ConfigError
+from metta.rl.remote.own_modules import pack_with_modules, unpack_with_modules
 from metta.rl.remote.pool import Answer, run_task
 from metta.rl.remote.ray_cluster import RayCluster
 from metta.rl.remote.shard_worker import ShardWorker
@@ -25,10 +26,17 @@ class RayCollector:
         """Run a task; the first one makes the worker."""
         if self._worker is None:
             try:
-                self._worker, self._setup = ShardWorker(unpack(self._setup or b"")), None
+                self._worker, self._setup = (
+                    ShardWorker(unpack_with_modules(self._setup or b"")),
+                    None,
+                )
             except Exception as error:  # noqa: BLE001  # the trainer raises it
                 return ShardFailure(f"{type(error).__name__}: {error}", type(error).__name__)
         return run_task(self._worker, moment, task)
+
+    def pid(self) -> int:
+        """Of the process that it is."""
+        return os.getpid()
 
 
 class RayPool:
@@ -42,21 +50,32 @@ class RayPool:
         try:
             self._ray: Any = self._cluster.ray
             self._require_room(size)
-            self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(RayCollector)
-            self._setup = self._ray.put(pack(setup))
+            self._actor = self._ray.remote(max_restarts=0)(RayCollector)
+            self._setup = self._ray.put(pack_with_modules(setup))
             self.processes = list(range(size))
             self._actors = [self._start() for _ in self.processes]
         except BaseException:
             self._cluster.close()
             raise
         self._moment: Any = None
+        self._is_guarded = False
         self._answers: dict[Any, tuple[int, int]] = {}
 
     def _start(self) -> Any:
-        return self._actor.remote(self._setup)
+        return self._actor.options(num_cpus=int(self._has_room())).remote(self._setup)
+
+    def _has_room(self) -> bool:
+        """Whether actors take a processor each: without it they run wherever Ray puts them.
+
+        Those of a cluster of their own share this machine, and so do all where nodes are gone.
+        """
+        return not self._cluster.is_own and self._num_processors() >= len(self.processes)
+
+    def _num_processors(self) -> int:
+        return int(self._ray.cluster_resources().get("CPU", 0))
 
     def _require_room(self, size: int) -> None:
-        found = int(self._ray.cluster_resources().get("CPU", 0))
+        found = self._num_processors()
         if found < size:
             raise ConfigError(
                 f"{size} actors take a processor each, and the cluster has {found}; lower "
@@ -85,10 +104,20 @@ class RayPool:
             place, process = self._answers.pop(answer)
             try:
                 outcome = self._ray.get(answer)
+            except self._ray.exceptions.RayTaskError as error:  # not even the task could be read
+                outcome = ShardFailure(str(error), type(error.cause).__name__)
             except self._ray.exceptions.RayError as error:
-                reason = str(error).strip().partition("\n")[0]
-                outcome = ShardFailure(f"collecting actor {place} ended: {reason}")
+                outcome = ShardFailure(f"collecting actor {place} ended: {_in_one_line(error)}")
             found.append(Answer(place, process, outcome))
+        if found and not self._is_guarded:
+            self._cluster.guard()  # by now Ray has started all that it starts
+            self._is_guarded = True
+        return found
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the actors, by place, on their machines."""
+        found: list[int] = self._ray.get([actor.pid.remote() for actor in self._actors])
         return found
 
     def restart(self, place: int) -> None:
@@ -106,3 +135,9 @@ class RayPool:
         self._actors.clear()
         self._answers.clear()
         self._cluster.close()
+
+
+def _in_one_line(error: Exception) -> str:
+    """What Ray says at length: that the actor is gone, and what it died of."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
