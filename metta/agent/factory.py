@@ -12,6 +12,7 @@ from metta.agent.networks.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.agent.networks.recurrent import CORES
 from metta.agent.policy import Policy
 from metta.errors import PolicyError
+from metta.ops.threads import threads_set
 from metta.seeding import derive_seed
 from metta.spaces import ObsSpec, obs_spec_of
 from metta.train.machine import require_memory
@@ -55,7 +56,7 @@ def build_network(
         obs_spec_of(observation_space),
         action_spec_of(action_space, squash=config.squash),
     )
-    with torch.random.fork_rng(devices=[]):
+    with threads_set(1), torch.random.fork_rng(devices=[]):  # orthogonal weights depend on threads
         # the CPU's generator alone: torch.manual_seed would also reseed GPUs, which are not forked
         torch.default_generator.manual_seed(derive_seed(seed, "weights"))
         return builder(spec, action_spec, config)

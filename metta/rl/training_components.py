@@ -16,6 +16,7 @@ from metta.envs.factory import make_vec_env
 from metta.envs.facts import recipe_of
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, PolicyError
+from metta.ops.threads import threads_set
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.collector import RolloutCollector
 from metta.rl.collect.opponents import OpponentPool, OpponentVecEnv, with_opponents
@@ -36,7 +37,6 @@ from metta.rl.learn.numerics import (
     resolve_device,
     resolve_plan,
     threads_for,
-    threads_set,
 )
 from metta.rl.learn.optimizer import make_optimizer
 from metta.rl.learn.ppo import PPOOptimizer

@@ -7,6 +7,7 @@ from torch import nn
 from metta.agent.factory import as_policy, make_policy
 from metta.agent.policy import Policy
 from metta.errors import PolicyError
+from metta.ops.threads import threads_set
 from metta.train.train_config import AgentConfig
 
 VECTOR = spaces.Box(-1, 1, (3,))
@@ -27,6 +28,17 @@ def test_weights_are_equal_when_seeds_are():
     first, second = (make_policy(VECTOR, DISCRETE, seed=4) for _ in range(2))
     assert first.parameter_hash() == second.parameter_hash()
     assert first.parameter_hash() != make_policy(VECTOR, DISCRETE, seed=5).parameter_hash()
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_weights_ignore_the_number_of_threads_when_made(core):
+    """A run of one process begins with several, its ranks with one each."""
+    hashes = set()
+    for threads in (1, 2):
+        with threads_set(threads):
+            policy = make_policy(VECTOR, DISCRETE, AgentConfig(core=core, hidden_size=64), seed=4)
+            hashes.add(policy.parameter_hash())
+    assert len(hashes) == 1
 
 
 def test_weights_ignore_the_global_generator_when_made():

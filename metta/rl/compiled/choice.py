@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from metta.errors import ConfigError, DriverError, MettaWarning, did_you_mean
+from metta.ops.threads import threads_set
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.compiled.cache import compiler_name
 from metta.rl.compiled.driver import Announce, CompiledDriver
 from metta.rl.compiled.synthetic_rollout import synthetic_rollout
 from metta.rl.learn.custom_losses import CustomLoss
 from metta.rl.learn.driver import Driver, EagerDriver
-from metta.rl.learn.numerics import NumericsPlan, threads_set
+from metta.rl.learn.numerics import NumericsPlan
 from metta.rl.learn.ppo import PPOOptimizer
 from metta.rl.learn.update import UpdateCoefs, UpdateRules
 from metta.rl.learn.update_log import UpdateLog

@@ -8,13 +8,13 @@ import torch
 
 from metta.agent.policy import Policy
 from metta.errors import ConfigError
+from metta.ops.threads import threads_set
 
 __all__ = [
     "NumericsPlan",
     "resolve_device",
     "resolve_plan",
     "threads_for",
-    "threads_set",
 ]
 
 _SMALL_POLICY = 1_000_000
@@ -50,17 +50,6 @@ class NumericsPlan:
             f"{self.device}, {self.threads} thread{threads}, {self.actor} actor, "
             f"{self.driver} update{compiled}, {self.groups} group{groups}, {self.dtype}"
         )
-
-
-@contextmanager
-def threads_set(threads: int) -> Iterator[None]:
-    """Run a block with so many threads of torch, and put the old number back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

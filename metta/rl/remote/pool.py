@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from metta.errors import MettaError
-from metta.rl.learn.numerics import threads_set
+from metta.ops.threads import threads_set
 from metta.rl.remote.shard_worker import ShardWorker
 from metta.rl.remote.tasks import CollectSetup, Moment, ShardFailure, ShardResult, ShardTask
 
