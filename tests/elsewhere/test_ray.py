@@ -195,7 +195,7 @@ def test_a_command_uses_an_environment_of_a_file_and_imports_nothing_else(tmp_pa
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM, err
     assert not (tmp_path / "imported").exists()
-    assert "ray::RayCollector" in {name for name, _ in found}
+    assert any(name.startswith("ray::RayCollector") for name, _ in found)
     assert {host.removeprefix("::ffff:") for _, host in found} == {"127.0.0.1"}
     assert list_checkpoints(tmp_path / "runs" / "maze" / "checkpoints")
     _, alive = psutil.wait_procs(below, 30)
