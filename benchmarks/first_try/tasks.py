@@ -59,7 +59,7 @@ TASKS = (
     Task("pettingzoo:mpe2.simple_push_v3", "PettingZoo", 60_000, False, "", "rows"),
     Task("mettagrid:arena_small", "mettagrid", 60_000, False, "", "rows"),
     Task("ALE/Pong-v5", "Atari", 12_000, False, "ale_py", "atari"),
-    Task("ALE/Breakout-v5", "Atari", 12_000, False, "ale_py", "atari"),
+    Task("ALE/Breakout-v5", "Atari", 12_000, True, "ale_py", "atari"),
 )
 
 

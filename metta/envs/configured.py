@@ -12,9 +12,10 @@ import numpy as np
 from metta.curriculum import Task
 from metta.envs.backends.clipped_rewards import ClippedRewards
 from metta.envs.backends.elsewhere import VecEnvElsewhere
+from metta.envs.backends.lost_lives import LostLives
 from metta.envs.backends.sharded import ShardedVecEnv
 from metta.envs.factory import EnvLike, exists_already, make_vec_env, tasks_of
-from metta.envs.families.atari import learns_clipped
+from metta.envs.families.atari import learns_clipped, learns_lives
 from metta.envs.vec_env import VecEnv
 from metta.errors import ConfigError, MettaWarning
 from metta.train.machine import require_memory
@@ -61,8 +62,11 @@ class EnvSource:
                 stacklevel=3,
             )
         tasks = tasks_of(self.env, self.env_kwargs or {})
-        is_clipped = tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks)
-        return ClippedRewards(made) if is_clipped else made
+        if tasks and all(learns_clipped(task.env, task.env_kwargs) for task in tasks):
+            made = ClippedRewards(made)
+        if tasks and all(learns_lives(task.env, task.env_kwargs) for task in tasks):
+            made = LostLives(made)
+        return made
 
 
 def configured_vec_env(

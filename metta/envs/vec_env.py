@@ -18,6 +18,7 @@ from metta.spaces import ObsSpec
 
 __all__ = [
     "EPISODE_RETURN",
+    "LIFE_LOST",
     "FinalRows",
     "FusedVecEnv",
     "ObsArrays",
@@ -39,6 +40,8 @@ ObsArrays = Mapping[str, np.ndarray]
 """One array ``[n, ...]`` per observation leaf."""
 EPISODE_RETURN = "metta/return"
 """Among the numbers of an ended episode: its return, where rewards are not in the units of the score."""
+LIFE_LOST = "metta/life_lost"
+"""Among the numbers of a step that ends no episode: a life was lost in it, and the game goes on."""
 
 
 @dataclass(slots=True)
@@ -74,7 +77,8 @@ class StepResult:
     final: FinalRows | None = None
     """True last observations of the rows with `truncated` set (and not `terminated`)."""
     infos: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """Numbers that environments reported at the end of an episode: (row in group, name -> value)."""
+    """Numbers that environments reported at the end of an episode, or `LIFE_LOST` within it: (row in
+    group, name -> value)."""
     lost: np.ndarray | None = None
     """``[K]`` int64 rows whose worker died before this step was taken and which are now at the start of
     a fresh episode: `valid` is False and `starts` True there; the episode before it is not counted."""

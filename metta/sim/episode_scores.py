@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metta.envs.vec_env import StepResult
+from metta.envs.vec_env import LIFE_LOST, StepResult
 
 __all__ = ["AgentResults", "EpisodeLedger", "EpisodeScores"]
 
@@ -144,7 +144,7 @@ class EpisodeLedger:
         self._lengths[episodes[playing]] += valid[playing].any(-1)
         for row, numbers in result.infos:
             env, agent = divmod(row, num_agents)
-            if playing[env]:
+            if playing[env] and LIFE_LOST not in numbers:
                 self._infos[episodes[env]][agent].update(numbers)
         begun = result.starts.reshape(-1, num_agents).all(-1)
         lost = set() if result.lost is None else set((result.lost // num_agents).tolist())

@@ -103,6 +103,21 @@ def test_agents_of_one_world_are_collected_for_at_least_256_steps() -> None:
         assert applied.config.trainer.rollout.horizon == horizon
 
 
+@pytest.mark.parametrize(
+    ("rows", "chosen", "horizon", "minibatches"),
+    [(1, {}, 512, 8), (8, {}, 64, 8), (128, {}, 64, 8), (2, {"horizon": 16}, 16, 1)],
+)
+def test_images_are_learnt_in_short_rollouts_and_small_minibatches(
+    rows: int, chosen: dict[str, int], horizon: int, minibatches: int
+) -> None:
+    config = apply_settings(TrainingConfig(), chosen)
+    applied = with_recipe(config, EnvFacts("image", is_continuous=False, rows=rows))
+    assert applied is not None
+    trainer = applied.config.trainer
+    assert (trainer.rollout.horizon, trainer.ppo.num_minibatches) == (horizon, minibatches)
+    assert trainer.optimizer.schedule == "linear"
+
+
 def test_values_of_an_earlier_recipe_stay_when_a_run_has_them() -> None:
     applied = with_recipe(TrainingConfig(), CONTROL, {LEARNING_RATE: 7e-4})
     assert applied is not None

@@ -9,11 +9,13 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from metta.envs.families.packages import ATARI, is_of
+from metta.envs.vec_env import LIFE_LOST
 
-__all__ = ["AtariGame", "learns_clipped", "make_atari"]
+__all__ = ["AtariGame", "learns_clipped", "learns_lives", "make_atari"]
 
 _FRAME_SKIP = 4
-_CLIPPING = "reward_clipping"
+_CLIPPING, _LIVES = "reward_clipping", "life_loss_info"
+_OF_LEARNING = (_CLIPPING, _LIVES)
 
 
 class AtariGame(gymnasium.Env[np.ndarray, int]):
@@ -22,16 +24,19 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
         env = AtariGame("pong", repeat_action_probability=0.25)
 
     It is a vector environment of ALE with one game: flicker removed, up to 30 idle steps and FIRE at the
-    start, rewards as the game gives them. `settings` are those of ALE's ``AtariVectorEnv``. An episode
-    is a function of its seed and its actions.
+    start, rewards as the game gives them. An episode is a whole game, a function of its seed and its
+    actions; where a life is lost and it goes on, the info has `LIFE_LOST`. `settings` are those of ALE's
+    ``AtariVectorEnv``.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # as gymnasium declares it
 
     def __init__(self, game: str, *, render_mode: str | None = None, **settings: Any) -> None:
         vector = importlib.import_module("ale_py.vector_env").AtariVectorEnv
-        settings.pop(_CLIPPING, None)  # a matter of learning, see `learns_clipped`
+        # matters of learning, see `learns_clipped` and `learns_lives`
+        settings = {name: value for name, value in settings.items() if name not in _OF_LEARNING}
         self._games = vector(game, num_envs=1, num_threads=1, reward_clipping=False, **settings)
+        self._lives = 0
         self.observation_space = self._games.single_observation_space
         self.action_space = self._games.single_action_space
         self.render_mode = render_mode
@@ -42,15 +47,18 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin a game."""
         super().reset(seed=seed, options=options)
-        observations, _ = self._games.reset(seed=None if seed is None else np.array([seed]))
-        self._frame = observations[0, -1]
+        observations, infos = self._games.reset(seed=None if seed is None else np.array([seed]))
+        self._frame, self._lives = observations[0, -1], int(infos["lives"][0])
         return observations[0], {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Hold the joystick for four frames."""
-        observations, rewards, ended, cut, _ = self._games.step(np.asarray([action]))
+        observations, rewards, ended, cut, infos = self._games.step(np.asarray([action]))
+        before, self._lives = self._lives, int(infos["lives"][0])
         self._frame = observations[0, -1]
-        return observations[0], float(rewards[0]), bool(ended[0]), bool(cut[0]), {}
+        is_over = bool(ended[0] or cut[0])
+        info = {LIFE_LOST: 1.0} if self._lives < before and not is_over else {}
+        return observations[0], float(rewards[0]), bool(ended[0]), bool(cut[0]), info
 
     def render(self) -> Any:
         """The newest frame of the observation ``[84, 84, 3]``."""
@@ -68,5 +76,14 @@ def make_atari(spec: EnvSpec, **kwargs: Any) -> AtariGame:
 
 def learns_clipped(env: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether learning sees rewards as -1, 0 and 1: in games, unless ``reward_clipping`` is false."""
+    return _is_game(env) and bool(kwargs.get(_CLIPPING, True))
+
+
+def learns_lives(env: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether learning sees a lost life as an end: in games, unless ``life_loss_info`` is false."""
+    return _is_game(env) and bool(kwargs.get(_LIVES, True))
+
+
+def _is_game(env: Any) -> bool:
     spec = gymnasium.registry.get(env.rpartition(":")[2]) if isinstance(env, str) else None
-    return spec is not None and is_of(spec, ATARI) and bool(kwargs.get(_CLIPPING, True))
+    return spec is not None and is_of(spec, ATARI)

@@ -14,7 +14,7 @@ import numpy as np
 from metta.envs.rows.env_api import old_step
 from metta.envs.rows.row_spec import GymEnv, RowSpec, episode_seed, reset_env
 from metta.envs.rows.tasked_env import RowTasks
-from metta.envs.vec_env import FinalRows, ObsArrays, StepResult
+from metta.envs.vec_env import LIFE_LOST, FinalRows, ObsArrays, StepResult
 from metta.errors import EnvError
 from metta.spaces import MASK_KEY, ObsSpec
 
@@ -217,7 +217,8 @@ class GymRows:
         self.any_cut = False
         """Whether the last step cut an episode short (truncated and not terminated)."""
         self.infos: list[tuple[int, dict[str, float]]] = []
-        """Numbers reported by the episodes that ended in the last step: (row here, name -> value)."""
+        """Numbers reported by the episodes that ended in the last step, and `LIFE_LOST` where one goes on:
+        (row here, name -> value)."""
 
     def reset(self, seeds: Sequence[int], obs_out: ObsArrays) -> None:
         """Begin episode 0 in every row."""
@@ -245,6 +246,9 @@ class GymRows:
                 rewards[row] = reward if type(reward) is float else as_reward(reward)
                 if terminated or truncated:
                     obs, info = self._end_episode(row, obs, (terminated, truncated), info)
+                elif info and LIFE_LOST in info:
+                    self._any_ended = True
+                    self.infos = [*self.infos, (row, {LIFE_LOST: 1.0})]
                 if (
                     plain_out is not None
                     and type(obs) is ndarray

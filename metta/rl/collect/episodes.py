@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metta.envs.vec_env import EPISODE_RETURN
+from metta.envs.vec_env import EPISODE_RETURN, LIFE_LOST
 from metta.rl.collect.buffer import RolloutBuffer
 
 __all__ = ["EpisodeMeter", "EpisodeParts", "cut_episodes"]
@@ -71,6 +71,9 @@ class EpisodeMeter:
         """Statistics of the episodes that ended in a rollout, one number per episode."""
         rewards, valid = buffer.rewards.numpy(), buffer.valid.numpy()
         ended = (buffer.terminated | buffer.truncated).numpy() & valid
+        for step, row, numbers in infos:
+            if LIFE_LOST in numbers and (step, row) not in buffer.lost:
+                ended[step, row] = False
         parts = cut_episodes(rewards, valid, ended)
         for step, row in buffer.lost:
             if step < 0:  # all that was lost lies before this rollout
@@ -100,7 +103,7 @@ class EpisodeMeter:
         self.num_episodes += len(stats["episode_return"])
         for _, _, numbers in infos:
             for name, value in numbers.items():
-                if name == EPISODE_RETURN:
+                if name in (EPISODE_RETURN, LIFE_LOST):
                     continue
                 stats.setdefault(f"env/{name}", []).append(value)
         return stats

@@ -5,6 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from metta.agent.factory import make_policy
+from metta.envs.vec_env import LIFE_LOST
 from metta.rl.collect.buffer import RolloutBuffer
 from metta.rl.collect.episodes import EpisodeMeter, cut_episodes
 
@@ -54,6 +55,20 @@ def test_invalid_steps_do_not_count_when_they_hold_rewards_and_ends() -> None:
     assert meter.update(buffer, []) == {"episode_return": [3.0], "episode_length": [2.0]}
     assert meter.returns.tolist() == [4.0]
     assert meter.lengths.tolist() == [1]
+
+
+def test_an_episode_goes_on_when_a_life_is_lost() -> None:
+    meter, life = EpisodeMeter(2), {LIFE_LOST: 1.0}
+    nothing, ones = [[0, 0]] * 3, [[1, 1]] * 3
+    # row 0 loses a life in its second step and ends in its third; row 1 loses its process with the third
+    buffer = buffer_of([[1, 10], [2, 20], [4, 40]], [[0, 0], [1, 1], [1, 0]], nothing, ones)
+    buffer.lost.append((1, 1))
+    assert meter.update(buffer, [(1, 0, life), (1, 1, life)]) == {
+        "episode_return": [7.0],
+        "episode_length": [3.0],
+    }
+    assert meter.returns.tolist() == [0.0, 40.0]
+    assert meter.lengths.tolist() == [0, 1]
 
 
 def test_every_step_is_an_episode_when_all_have_one_step() -> None:
