@@ -1,6 +1,6 @@
 """Does a run that collects one update ahead learn as well as one that does not?
 
-    python -m benchmarks.overlap_learning [--seeds 5] [--only CartPole-v1]
+    python -m benchmarks.overlap_learning [--seeds 5] [--only CartPole-v1] [--kinds overlap]
 
 Both train with the recipe of the environment, the same settings and seeds, for the same number of steps; a
 score is the mean return of fresh episodes with sampled actions. Intervals are bootstraps over seeds. Runs
@@ -46,6 +46,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=sorted(TASKS), default=list(TASKS))
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
@@ -55,7 +56,7 @@ def main() -> int:
         for env in options.only:
             waiting = {
                 kind: [pool.submit(score, env, kind, seed) for seed in range(1, options.seeds + 1)]
-                for kind in KINDS
+                for kind in options.kinds
             }
             print(f"\n{env}: {TASKS[env]:,} steps, {options.seeds} seeds", flush=True)
             for kind, jobs in waiting.items():
