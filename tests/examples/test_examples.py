@@ -94,7 +94,7 @@ def test_a_run_can_be_found_again_when_it_came_from_a_typed_configuration(run: R
     assert trained == stored
 
 
-def test_workers_collect_and_are_gone_when_collection_is_distributed(tmp_path: Path) -> None:
+def test_workers_collect_when_collection_is_distributed(tmp_path: Path) -> None:
     script = FOLDER / "distributed_collection.py"  # its workers import it: a program of its own
     result = subprocess.run(
         [sys.executable, str(script), *SMALL[script.name]],
@@ -102,7 +102,6 @@ def test_workers_collect_and_are_gone_when_collection_is_distributed(tmp_path: P
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("1024 steps of 2 workers") == 2
-    assert "done; 0 workers are left" in result.stdout
 
 
 def test_the_last_rollout_is_described_when_learning_is_offline(run: Runner) -> None:
