@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from metta.errors import RankError, RankGoneError
+from metta.errors import ConfigError, RankError, RankGoneError
 from metta.rl.ranks import Ranks, launched_ranks
+from metta.train.train_config import SystemConfig
 
 __all__ = ["join_ranks", "leave_ranks", "telling_others"]
 
@@ -33,28 +34,40 @@ _STORE_IS_GONE = "the process that keeps the ranks together is gone"
 _watch: "_Watch | None" = None
 
 
-def join_ranks(num_shards: int, device: torch.device, timeout_seconds: float) -> Ranks:
+def join_ranks(num_shards: int, device: torch.device, system: SystemConfig) -> Ranks:
     """The ranks of this run, once all of them are here; a single one needs no group.
 
-    `RankError` names ranks that fail or end. One that gives no sign of life for `timeout_seconds` counts as
-    gone; this process then ends with an error, because what it waits for cannot come.
+    `RankError` names ranks that fail or end. One that gives no sign of life for `rank_timeout_seconds`
+    counts as gone; this process then ends with an error, because what it waits for cannot come.
     """
     rank, size = launched_ranks()
     if size == 1:
         return Ranks(num_shards)
     Ranks(num_shards, rank, size)  # refused before anybody waits
+    _require_trust(size, system)
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
-            _meet(rank, size, backend, timeout_seconds)
+            _meet(rank, size, backend, system.rank_timeout_seconds)
         except (RuntimeError, ValueError) as error:
             raise RankGoneError(
                 f"rank {rank} of {size} could not meet the others at {os.environ.get('MASTER_ADDR')}:"
                 f"{os.environ.get('MASTER_PORT')}: {error}"
             ) from error
     return Ranks(num_shards, rank, size, _gather)
+
+
+def _require_trust(size: int, system: SystemConfig) -> None:
+    """Ranks on several machines have no password, so somebody must say who can reach them."""
+    own = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    if own < size and not system.trusted_network:
+        raise ConfigError(
+            f"{size} ranks on several machines meet at {os.environ.get('MASTER_ADDR')} without a password: "
+            "whoever reaches the network between them can take part in the run. If only machines that you "
+            "trust do, say so: system.trusted_network=true"
+        )
 
 
 def _meet(rank: int, size: int, backend: str, timeout_seconds: float) -> None:

@@ -185,6 +185,8 @@ class SystemConfig:
     `num_processes` shards."""
     rank_timeout_seconds: Annotated[float, Ge(1), Le(86_400)] = 10.0
     """Time without a sign of life after which a rank counts as gone."""
+    trusted_network: bool = False
+    """Let ranks on several machines meet: whoever reaches the network between them can take part."""
     max_rank_restarts: Whole = 3
     """How often within any hour all ranks start again from the last checkpoint when one is lost."""
 

@@ -11,6 +11,7 @@ from metta.rl.process_group import join_ranks, leave_ranks, telling_others
 from metta.rl.ranks import Ranks
 from metta.rl.resume.shard_states import bring_shards, shard_names
 from metta.stateful import NamedState, StateRegistry, digest_of
+from metta.train.train_config import SystemConfig
 from tests.rl.test_ranks import in_threads
 
 
@@ -60,7 +61,7 @@ def test_values_of_the_first_rank_count() -> None:
 
 
 def test_a_single_process_makes_no_group() -> None:
-    ranks = join_ranks(3, torch.device("cpu"), 10.0)
+    ranks = join_ranks(3, torch.device("cpu"), SystemConfig())
     assert (ranks.size, ranks.gather, list(ranks.shards)) == (1, None, [0, 1, 2])
     with telling_others(ranks):
         leave_ranks()

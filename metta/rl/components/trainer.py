@@ -170,7 +170,7 @@ class Trainer:
         """Meet the other processes of the run; only the first has its folder, and talks."""
         system, shards = self.config.system, self.config.rollout.num_shards
         device = resolve_device(self.config.device)
-        self.ranks = join_ranks(shards, device, system.rank_timeout_seconds)
+        self.ranks = join_ranks(shards, device, system)
         self.hooks.is_master = self.ranks.is_master
         if not self.ranks.is_master:
             self.session = None
