@@ -40,7 +40,8 @@ def machines(folder: Path, *more: str) -> list[tuple[int, str]]:
                address, "--rdzv-conf"]  # fmt: skip
     started = [
         subprocess.Popen(
-            [*command, f"is_host={number == 0}", "-m", "--", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*command, f"is_host={number == 0}", "-m", "--", *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         for number in range(2)
