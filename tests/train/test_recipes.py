@@ -105,9 +105,9 @@ def test_agents_of_one_world_are_collected_for_at_least_256_steps() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "chosen", "horizon", "minibatches"),
-    [(1, {}, 512, 8), (8, {}, 64, 8), (128, {}, 64, 8), (2, {"horizon": 16}, 16, 1)],
+    [(1, {}, 1024, 16), (8, {}, 128, 16), (128, {}, 64, 16), (2, {"horizon": 16}, 16, 1)],
 )
-def test_images_are_learnt_in_short_rollouts_and_small_minibatches(
+def test_images_are_learnt_in_small_minibatches(
     rows: int, chosen: dict[str, int], horizon: int, minibatches: int
 ) -> None:
     config = apply_settings(TrainingConfig(), chosen)
