@@ -53,10 +53,15 @@ def run_job(variant: Variant, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def balanced_sleep(variant: Variant, options: argparse.Namespace) -> float:
-    """How long an environment must sleep to take as long as learning does here."""
+    """How long an environment must sleep to take as long as learning does here.
+
+    A sleep takes longer than it is asked to, so the first guess is corrected by what it gave.
+    """
     found = run_job(variant, options)
     learning = found["epoch_seconds"] - found["collect_seconds"]
-    return sleep_for_balance(learning, found["collect_seconds"], found["steps"])
+    guess = sleep_for_balance(learning, found["collect_seconds"], found["steps"])
+    longer = run_job(dataclasses.replace(variant, sleep=guess), options)
+    return max(guess + (learning - longer["collect_seconds"]) / found["steps"], 0.0)
 
 
 def measure(part: Part, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Ratio]]:

@@ -130,6 +130,7 @@ def _overlap(horizon: int, hidden: int, balance: Callable[[Variant], float]) -> 
     settings = {
         "num_envs": 8, "horizon": horizon, "hidden_size": hidden, "collect.kind": "process",
         "collect.num_actors": 1, "numerics.driver": "eager", "numerics.threads": 1,
+        "update_epochs": 16,  # long enough for sleeps that the system can keep
     }  # fmt: skip
     sleep = balance(Variant("calibration", settings, sleep=0.0))
     ahead = {**settings, "collect.overlap": True}
