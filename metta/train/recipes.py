@@ -184,7 +184,7 @@ RECIPES: dict[str, Recipe] = {
             ),
             Choice(
                 "trainer.ppo.update_epochs", 10,
-                "as in Stable-Baselines3: 4 passes, as in CleanRL (Atari), learn half as much in short runs "
+                "as in Stable-Baselines3: 4 passes, as in CleanRL (Atari), learn less in short runs "
                 "(benchmarks/first_try); update_epochs=4 takes less time where steps are cheap",
             ),
             Choice(
