@@ -13,6 +13,7 @@ __all__ = [
     "EventLogError",
     "HookError",
     "RankError",
+    "RankGoneError",
     "InexactResumeError",
     "MettaError",
     "MettaWarning",

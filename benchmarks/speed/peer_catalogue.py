@@ -34,7 +34,11 @@ PEERS: dict[str, Peer] = {
     "tianshou": Peer("train_tianshou.py", ("tianshou",), "tianshou"),
     "torchrl": Peer("train_torchrl.py", ("torchrl", "gymnasium"), "torchrl gymnasium"),
     "sbx": Peer("train_sbx.py", ("sbx",), "sbx-rl"),
-    "rllib": Peer("train_rllib.py", ("ray", "torch", "gymnasium"), "'ray[rllib]' torch"),
+    "rllib": Peer(
+        "train_rllib.py",
+        ("ray", "tensorboardX", "tree", "torch", "gymnasium"),
+        "'ray[rllib]' torch",
+    ),
     "sample-factory": Peer("train_sample_factory.py", ("sample_factory",), "sample-factory"),
     "jax": Peer("train_jax.py", ("jax",), "jax"),
     "plain": Peer("train_plain.py", ("torch", "gymnasium"), "torch gymnasium"),

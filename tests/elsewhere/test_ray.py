@@ -86,6 +86,7 @@ class Killing(TrainerHook):
             os.kill(self.pids[1], signal.SIGKILL)
 
 
+@pytest.mark.slow  # the campaigns' short tiers kill as well
 def test_actors_that_are_killed_while_they_collect_ahead_change_nothing(
     tmp_path: Path, cluster: RayCluster
 ) -> None:

@@ -271,6 +271,7 @@ class Removing(TrainerHook):
             self.nodes.remove_node(self.node, allow_graceful=False)
 
 
+@pytest.mark.slow  # the campaigns' short tiers kill as well
 def test_a_node_that_is_gone_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: None
 ) -> None:
