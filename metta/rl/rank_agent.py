@@ -42,7 +42,7 @@ _STOP_SECONDS = 24 * 3600
 
 
 class RankAgent(LocalElasticAgent):
-    """Ranks that end because one is gone start again; all other failures end the run."""
+    """Starts all ranks again when one is lost; every other failure ends the run."""
 
     def __init__(
         self, num_ranks: int, budget: RestartBudget, timeout: float, command: list[str]

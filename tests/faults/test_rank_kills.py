@@ -15,7 +15,7 @@ def test_a_run_of_ranks_ends_the_same_when_they_are_killed_and_stopped(tmp_path:
     whole.start(1)
     assert whole.finish() == ""
     run = rank_kills._Run("lstm", tmp_path / "lost")
-    found = list(rank_kills.disturbed(run, ["all", "stop"], whole.path, 12.0, random.Random(3)))
+    found = list(rank_kills.disturbed(run, ["all", "stop"], whole.path, 8.0, random.Random(3)))
     assert [outcome for _, outcome, _, _ in found] == [OK] * len(found)
     assert found
 

@@ -27,9 +27,8 @@ __all__ = ["CollectAhead", "RemoteCollector", "split_wait"]
 class RemoteCollector(ShardedCollector):
     """Asks for the shards of each rollout; the ledger asks again where a place is gone.
 
-    With `overlap` the
-    next rollout is asked for as soon as one is complete, with the weights of that moment: from the second
-    rollout on, weights are one update old.
+    With `overlap` the next rollout is asked for as soon as one is complete, with the weights of that
+    moment: from the second rollout on, weights are one update old.
     """
 
     shards: list[RemoteShard]
