@@ -59,8 +59,8 @@ class Patient(TrainerHook):
     def on_epoch_end(self, trainer_state: TrainerState) -> None:
         self.num_arrivals += len(trainer_state.late_scores or ())
         for hook in self.trainer.hooks:
-            if isinstance(hook, EvaluationHook) and hook._background is not None:
-                hook._background.wait()
+            if isinstance(hook, EvaluationHook) and hook._elsewhere is not None:
+                hook._elsewhere.wait()
 
 
 def generators() -> str:

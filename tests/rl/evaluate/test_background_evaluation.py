@@ -230,8 +230,8 @@ class Watching(TrainerHook):
 
     def on_epoch_end(self, trainer_state: Any) -> None:
         self.seen.append((trainer_state.late_scores, trainer_state.eval_epoch))
-        assert self.hook._background is not None
-        self.hook._background.wait()
+        assert self.hook._elsewhere is not None
+        self.hook._elsewhere.wait()
 
 
 def judged(background: bool, **config: Any) -> tuple[Any, ...]:
