@@ -17,13 +17,13 @@ from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError, MettaError
 from metta.private_folders import temporary_folder
 from metta.rl.evaluate.evaluator import Recorded
+from metta.rl.evaluate.outcome import Outcome, failed
 from metta.rl.evaluate.process import (
     EvaluationProcess,
     EvaluationRequest,
     described_job,
     write_weights,
 )
-from metta.rl.evaluate.outcome import Outcome, failed
 from metta.sim.suite import SuiteResults
 from metta.store.policies.file import freeze_policy
 
@@ -66,9 +66,9 @@ class BackgroundEvaluation:
         evaluations.close()
 
     `submit` copies the policy into a file; what happens to it afterwards does not matter. Any number of
-    files may wait. The process plays on the CPU, and cannot outlive this one. If it dies, the evaluation is played once
-    more; if it dies again, or takes longer than `timeout_seconds`, the outcome has an error, and a new
-    process plays the next evaluation.
+    files may wait. The process plays on the CPU, and cannot outlive this one. If it dies, the evaluation is
+    played once more; if it dies again, or takes longer than `timeout_seconds`, the outcome has an error, and
+    a new process plays the next evaluation.
     """
 
     def __init__(self, evaluator: Any, timeout_seconds: float) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,6 @@ from metta.envs.factory import make_vec_env
 from metta.errors import ConfigError, PolicyError
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.evaluate.process import EvaluationRequest
-from metta.store.policies.file import read_policy_manifest
 from metta.store.policy_store import PolicyStore
 from metta.train.parsing.values import plain_data
 from metta.train.run_config import EvaluationConfig
@@ -30,6 +28,7 @@ __all__ = [
     "described_evaluation",
     "evaluator_of",
     "key_of",
+    "modules_of",
     "policy_for",
     "require_built_in",
 ]
@@ -44,8 +43,8 @@ def require_built_in(policy: Policy, where: str) -> None:
     kind = type(policy.module)
     if kind not in (ActorCritic, RecurrentActorCritic):
         raise ConfigError(
-            f"evaluation.where={where!r} sends policies to other programs, which build the networks of metta "
-            f"only, not {kind.__name__}; {_INSTEAD}"
+            f"evaluation.where={where!r} sends policies to other programs, which build metta's own "
+            f"networks only, not {kind.__name__}; {_INSTEAD}"
         )
 
 
@@ -88,17 +87,27 @@ def describe_evaluator(evaluator: Any, where: str) -> dict[str, Any]:
 def described_evaluation(
     evaluator: Mapping[str, Any],
     moment: EvaluationRequest,
-    weights: Path,
-    num_threads: int | None = None,
+    policy: str,
+    policy_hash: str,
 ) -> dict[str, Any]:
-    """What a job of the kind ``evaluate`` asks for: what `evaluator` describes, played by a policy file."""
+    """What a job of the kind ``evaluate`` asks for: what `evaluator` describes, played by a saved policy.
+
+    As many threads play as this process uses now.
+    """
     return {
         **evaluator,
         **dataclasses.asdict(moment),
-        "policy": str(weights.absolute()),
-        "policy_hash": read_policy_manifest(weights)["policy_hash"],
-        "num_threads": num_threads or torch.get_num_threads(),
+        "policy": policy,
+        "policy_hash": policy_hash,
+        "num_threads": torch.get_num_threads(),
     }
+
+
+def modules_of(evaluator: Mapping[str, Any]) -> list[str]:
+    """Modules of the environments that are played."""
+    envs = [one["env"] for one in evaluator["suite"]["simulations"].values()]
+    envs.append(None if evaluator["task"] is None else evaluator["task"]["env"])
+    return sorted({env.rpartition(":")[0] for env in envs if env and ":" in env})
 
 
 def key_of(payload: Mapping[str, Any], owner: str) -> str:

@@ -1,6 +1,7 @@
 """`QueuedEvaluation`: policies are evaluated by workers that take them from a queue in a database."""
 
 import contextlib
+import importlib.util
 import tempfile
 import time
 from collections.abc import Mapping
@@ -10,15 +11,21 @@ from typing import Any
 
 from metta import errors
 from metta.agent.policy import Policy
-from metta.errors import ConfigError, EnvError, MettaError, UnsafeFileError
+from metta.errors import (
+    ConfigError,
+    EnvError,
+    MettaError,
+    MissingExtraError,
+    UnsafeFileError,
+)
 from metta.private_folders import temporary_folder
 from metta.rl.evaluate.courier_process import CourierProcess
-from metta.rl.evaluate.described import described_evaluation, describe_evaluator, key_of
+from metta.rl.evaluate.described import describe_evaluator, described_evaluation, key_of, modules_of
 from metta.rl.evaluate.evaluator import PolicyEvaluator, Recorded
 from metta.rl.evaluate.outcome import Outcome, failed
 from metta.rl.evaluate.process import EvaluationRequest, write_weights
 from metta.sim.suite import SuiteResults
-from metta.store.policies.file import freeze_policy
+from metta.store.policies.file import freeze_policy, read_policy_manifest
 from metta.untrusted.paths import safe_join
 
 __all__ = ["QueuePlace", "QueuedEvaluation"]
@@ -40,7 +47,7 @@ class QueuePlace:
     advice: str
     """What starts a worker of this queue."""
     ray: Mapping[str, Any] | None = None
-    """``address`` and ``num_workers`` of the workers that the courier runs on Ray; None: others run them."""
+    """``address`` and ``num_workers`` of the workers that the courier runs on Ray; None: it runs none."""
 
     @property
     def where(self) -> str:
@@ -108,6 +115,7 @@ class QueuedEvaluation:
         """Start the courier; raises what it finds wrong. A database that is merely away is not wrong."""
         if self._courier is not None:
             return
+        _require_extras(self.place.where)
         courier, deadline = self._start(), time.monotonic() + _START_SECONDS
         while not courier.has_ended and time.monotonic() < deadline:
             for message in courier.receive(_POLL_SECONDS):
@@ -131,7 +139,10 @@ class QueuedEvaluation:
         """
         if weights is None:  # it could not be kept where a resumed run looks for it
             weights = write_weights(self._new_folder(), freeze_policy(policy))
-        payload = described_evaluation(self._played, moment, weights)
+        manifest = read_policy_manifest(weights)
+        payload = described_evaluation(
+            self._played, moment, str(weights.absolute()), manifest["policy_hash"]
+        )
         key = key_of(payload, self.place.run_id)
         self._number += 1
         post = {"number": self._number, "key": key, "payload": payload}
@@ -169,9 +180,11 @@ class QueuedEvaluation:
 
     def _start(self) -> CourierProcess:
         self._courier = courier = CourierProcess()
-        place = self.place
-        courier.send({"open": {"database": place.database, "group": f"evaluation/{place.run_id}",
-                               "ray": None if place.ray is None else dict(place.ray)}})  # fmt: skip
+        place, ray = self.place, self.place.ray
+        if ray is not None:  # the trainer has imported them already
+            ray = {**ray, "modules": modules_of(self._played)}
+        group = f"evaluation/{place.run_id}"
+        courier.send({"open": {"database": place.database, "group": group, "ray": ray}})
         for number, job in self._jobs.items():
             if number not in self._answers:
                 courier.send(job.message)
@@ -211,7 +224,7 @@ class QueuedEvaluation:
     def _trouble_of(self, state: Mapping[str, Any]) -> str:
         if state["away"]:
             return f"{state['away']}; jobs are posted when it is back"
-        if state["num_waiting"] and not state["num_held"]:
+        if state["is_ignored"]:
             return f"no worker has taken them; {self.place.advice}"
         return ""
 
@@ -251,6 +264,13 @@ class QueuedEvaluation:
             self._scratch.close()
 
 
+def _require_extras(where: str) -> None:
+    extras = {"sqlalchemy": "database"} | ({"ray": "ray"} if where == "ray" else {})
+    for package, extra in extras.items():
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, extra, f"evaluation.where={where}")
+
+
 def _recorded(found: Mapping[str, Any], folder: str) -> Recorded:
     """Replays in the folder where they were asked for, and nowhere else."""
     names = {str(name): Path(str(path)).name for name, path in found["files"].items()}
@@ -260,13 +280,9 @@ def _recorded(found: Mapping[str, Any], folder: str) -> Recorded:
 
 def _error_of(message: Mapping[str, Any]) -> MettaError:
     """The courier's error, by its type."""
+    if message["made_of"] is not None:
+        return MissingExtraError(*message["made_of"])
     kind = getattr(errors, str(message["kind"]), None)
-    if (
-        isinstance(kind, type)
-        and issubclass(kind, MettaError)
-        and kind is not errors.MissingExtraError
-    ):
+    if isinstance(kind, type) and issubclass(kind, MettaError):
         return kind(message["error"])
-    if kind is errors.MissingExtraError:
-        return errors.MissingExtraError(*message["made_of"])
-    return ConfigError(str(message["error"]))
+    return ConfigError(message["error"])

@@ -44,8 +44,8 @@ def open_queue(
     require_built_in(policy, where)
     if not run.is_saved:
         raise ConfigError(
-            f"evaluation.where={where!r} keeps policies beside checkpoints until they are scored, and this run "
-            "makes none; set checkpoint_interval, e.g. to 50, or use evaluation.where=process"
+            f"evaluation.where={where!r} keeps policies beside checkpoints until they are scored, and this "
+            "run makes none; set checkpoint_interval, e.g. to 50, or use evaluation.where=process"
         )
     if config.replay_interval > 0:
         _require_inside(run, where)
@@ -60,8 +60,8 @@ def _require_inside(run: QueuedRun, where: str) -> None:
     for name, folder in (("replay_dir", run.replay_dir), ("checkpoint_dir", run.checkpoint_dir)):
         if not folder.resolve().is_relative_to(run.folder.resolve()):
             raise ConfigError(
-                f"evaluation.where={where!r} records replays only where policy and replay are inside of the "
-                f"run {str(run.folder)!r}, and {name} is {str(folder)!r}; leave {name} out, or set "
+                f"evaluation.where={where!r} records replays only where policy and replay are inside of "
+                f"the run {str(run.folder)!r}, and {name} is {str(folder)!r}; leave {name} out, or set "
                 "replay_interval=0 or evaluation.where=process"
             )
 
