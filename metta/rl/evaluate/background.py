@@ -67,8 +67,8 @@ class BackgroundEvaluation:
 
     `submit` copies the policy into a file; what happens to it afterwards does not matter. Any number of
     files may wait. The process plays on the CPU, and cannot outlive this one. If it dies, the evaluation is
-    played once more; if it dies again, or takes longer than `timeout_seconds`, the outcome has an error, and
-    a new process plays the next evaluation.
+    played once more; if it dies again, or takes longer than `timeout_seconds`, the outcome has an error,
+    and a new process plays the next evaluation.
     """
 
     def __init__(self, evaluator: Any, timeout_seconds: float) -> None:

@@ -94,6 +94,8 @@ def described_evaluation(
 
     As many threads play as this process uses now.
     """
+    if moment.replay_dir is None:  # the same scores, wherever the policy is saved meanwhile
+        moment = dataclasses.replace(moment, policy_uri=None)
     return {
         **evaluator,
         **dataclasses.asdict(moment),

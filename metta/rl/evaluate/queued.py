@@ -139,16 +139,14 @@ class QueuedEvaluation:
         """
         if weights is None:  # it could not be kept where a resumed run looks for it
             weights = write_weights(self._new_folder(), freeze_policy(policy))
-        manifest = read_policy_manifest(weights)
-        payload = described_evaluation(
-            self._played, moment, str(weights.absolute()), manifest["policy_hash"]
-        )
-        key = key_of(payload, self.place.run_id)
-        self._number += 1
-        post = {"number": self._number, "key": key, "payload": payload}
-        self._jobs[self._number] = _Job(moment, {"post": post})
-        if self._courier is not None:
-            self._courier.send({"post": post})
+        policy_hash = read_policy_manifest(weights)["policy_hash"]
+        for part in _parts(moment):
+            payload = described_evaluation(self._played, part, str(weights.absolute()), policy_hash)
+            key, self._number = key_of(payload, self.place.run_id), self._number + 1
+            message = {"post": {"number": self._number, "key": key, "payload": payload}}
+            self._jobs[self._number] = _Job(part, message)
+            if self._courier is not None:
+                self._courier.send(message)
         self._advance()
 
     def _new_folder(self) -> Path:
@@ -175,7 +173,7 @@ class QueuedEvaluation:
             if number not in self._answers:
                 break  # later ones wait for this one
             job = self._jobs.pop(number)
-            outcomes += self._outcomes(job.moment, self._answers.pop(number))
+            outcomes.append(self._outcome(job.moment, self._answers.pop(number)))
         return outcomes
 
     def _start(self) -> CourierProcess:
@@ -228,28 +226,22 @@ class QueuedEvaluation:
             return f"no worker has taken them; {self.place.advice}"
         return ""
 
-    def _outcomes(self, moment: EvaluationRequest, answer: dict[str, Any]) -> list[Outcome]:
-        """Scores and replays are separate outcomes; what a database holds may be anything."""
+    def _outcome(self, moment: EvaluationRequest, answer: dict[str, Any]) -> Outcome:
+        """What came of a job; what a database holds may be anything."""
         if answer["error"] is not None:
-            return [failed(moment, EnvError(answer["error"]))]
-        found, result = [], answer["result"]
+            return failed(moment, EnvError(answer["error"]))
+        result = answer["result"]
         try:
-            if moment.is_scored:
-                results = SuiteResults.from_dict(result["results"])
-                if unknown := set(results.episodes) - set(self._played["suite"]["simulations"]):
-                    raise ValueError(f"it has scores of {sorted(unknown)[0]!r}")
-                found.append(Outcome(moment, results))
             if moment.replay_dir is not None:
-                rest = replace(moment, is_scored=False)
                 recorded = _recorded(result["replays"], moment.replay_dir)
-                found.append(Outcome(rest, None, recorded=recorded))
+                return Outcome(moment, None, recorded=recorded)
+            results = SuiteResults.from_dict(result["results"])
+            if unknown := set(results.episodes) - set(self._played["suite"]["simulations"]):
+                raise ValueError(f"it has scores of {sorted(unknown)[0]!r}")
+            return Outcome(moment, results)
         except (KeyError, TypeError, ValueError, AttributeError, UnsafeFileError) as error:
             why = f"the database has a result of it that metta did not write: {error}"
-            return [
-                *found,
-                failed(moment if not found else replace(moment, is_scored=False), EnvError(why)),
-            ]
-        return found
+            return failed(moment, EnvError(why))
 
     def close(self) -> None:
         """End the courier, and forget what is not done; may be called again, and `submit` after it."""
@@ -262,6 +254,12 @@ class QueuedEvaluation:
         finally:
             self._folder, self._trouble = None, ""
             self._scratch.close()
+
+
+def _parts(moment: EvaluationRequest) -> list[EvaluationRequest]:
+    """Scores and replays are separate jobs: scores do not wait for pictures."""
+    parts = [replace(moment, replay_dir=None)] if moment.is_scored else []
+    return parts if moment.replay_dir is None else [*parts, replace(moment, is_scored=False)]
 
 
 def _require_extras(where: str) -> None:
