@@ -6,7 +6,6 @@ database is away it tries again, for ever.
 """
 
 import contextlib
-import itertools
 import json
 import os
 import queue
@@ -29,6 +28,7 @@ from metta.errors import (
 )
 from metta.jobs.job import OPEN_STATES, JobRecord, JobSpec
 from metta.jobs.ledger import JobLedger
+from metta.jobs.posting import post_again
 from metta.jobs.worker_settings import WorkerSettings
 from metta.secrets import scrub
 
@@ -93,7 +93,8 @@ class Courier:
         try:
             for number, order in self._orders.items():
                 if number not in self._keys:
-                    self._keys[number] = self._posted(order)
+                    spec = JobSpec(KIND, order["key"], self.group, order["payload"])
+                    self._keys[number] = post_again(self.ledger, spec)
             records = {record.key: record for record in self._records(self._keys.values())}
         except DatabaseError as error:
             self._tell(away=str(error))
@@ -104,17 +105,6 @@ class Courier:
         is_ignored = time.monotonic() - self._last_sign > _IGNORED_SECONDS
         self._tell(is_ignored=is_ignored and not self.is_idle)
         return next(self._looks)
-
-    def _posted(self, order: Message) -> str:
-        """Post a job, and again under another key where it failed for an earlier trainer; its key."""
-        for number in itertools.count(1):
-            key = order["key"] if number == 1 else f"{order['key']}#{number}"
-            if self.ledger.post([JobSpec(KIND, key, self.group, order["payload"])]):
-                return key
-            [record] = self._records([key])
-            if record.state in (*OPEN_STATES, "done"):
-                return key
-        raise AssertionError("numbers end")
 
     def _records(self, keys: Iterable[str]) -> list[JobRecord]:
         """How jobs stand; one whose content is damaged counts as failed, and does not stop the others."""

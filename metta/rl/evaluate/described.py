@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from metta.store.policies.rebuilding import HeldPolicy
 
 __all__ = [
+    "Asked",
+    "asked_by",
     "describe_evaluator",
     "described_evaluation",
     "evaluator_of",
@@ -34,42 +36,54 @@ __all__ = [
 ]
 
 _COUNTS = ("eval_episodes", "eval_envs", "replay_max_steps")
-_INSTEAD = "evaluation.where=process plays it on this machine"
 _DOWNLOADED = "wandb://"
 
 
-def require_built_in(policy: Policy, where: str) -> None:
+class Asked(NamedTuple):
+    """How somebody asked for evaluations elsewhere, for messages."""
+
+    setting: str
+    instead: str
+    """What plays on this machine."""
+
+
+def asked_by(where: str) -> Asked:
+    """The setting of a run."""
+    return Asked(f"evaluation.where={where}", "evaluation.where=process plays it on this machine")
+
+
+def require_built_in(policy: Policy, asked: Asked) -> None:
     """Refuse a network that only the user's program can build."""
     kind = type(policy.module)
     if kind not in (ActorCritic, RecurrentActorCritic):
         raise ConfigError(
-            f"evaluation.where={where!r} sends policies to other programs, which build metta's own "
-            f"networks only, not {kind.__name__}; {_INSTEAD}"
+            f"{asked.setting} sends policies to other programs, which build metta's own networks only, not "
+            f"{kind.__name__}; {asked.instead}"
         )
 
 
-def describe_evaluator(evaluator: Any, where: str) -> dict[str, Any]:
+def describe_evaluator(evaluator: Any, asked: Asked) -> dict[str, Any]:
     """What is played, as plain data; `ConfigError` if other programs could not play it.
 
     Policies of other agents are found now, and named by their files.
     """
     if type(evaluator) is not PolicyEvaluator:
         raise ConfigError(
-            f"evaluation.where={where!r} cannot use an evaluator of your own, a "
-            f"{type(evaluator).__name__}; evaluation.where=here can"
+            f"{asked.setting} cannot use an evaluator of your own, a {type(evaluator).__name__}; "
+            "evaluation.where=here can"
         )
     task, store = evaluator.task, evaluator.policy_store
     if task is not None and not isinstance(task.env, str):
         raise ConfigError(
-            f"evaluation.where={where!r} needs environments that are named by an id, and {task.name} is a "
-            f"{type(task.env).__name__}; name it as module:Class, or {_INSTEAD}"
+            f"{asked.setting} needs environments that are named by an id, and {task.name} is a "
+            f"{type(task.env).__name__}; name it as module:Class, or {asked.instead}"
         )
     try:
         described = None if task is None else plain_data(task)
         suite = evaluator.suite.to_dict()
     except ConfigError as error:
         raise ConfigError(
-            f"evaluation.where={where!r} cannot describe what is played: {error}; {_INSTEAD}"
+            f"{asked.setting} cannot describe what is played: {error}; {asked.instead}"
         ) from error
     for simulation in suite["simulations"].values():
         uri = simulation["npc_policy_uri"]

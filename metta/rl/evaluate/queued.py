@@ -20,7 +20,13 @@ from metta.errors import (
 )
 from metta.private_folders import temporary_folder
 from metta.rl.evaluate.courier_process import CourierProcess
-from metta.rl.evaluate.described import describe_evaluator, described_evaluation, key_of, modules_of
+from metta.rl.evaluate.described import (
+    asked_by,
+    describe_evaluator,
+    described_evaluation,
+    key_of,
+    modules_of,
+)
 from metta.rl.evaluate.evaluator import PolicyEvaluator, Recorded
 from metta.rl.evaluate.outcome import Outcome, failed
 from metta.rl.evaluate.process import EvaluationRequest, write_weights
@@ -78,7 +84,7 @@ class QueuedEvaluation:
     """
 
     def __init__(self, evaluator: Any, place: QueuePlace) -> None:
-        self._played = describe_evaluator(evaluator, place.where)
+        self._played = describe_evaluator(evaluator, asked_by(place.where))
         self.evaluator: PolicyEvaluator = evaluator
         self.place = place
         self._jobs: dict[int, _Job] = {}

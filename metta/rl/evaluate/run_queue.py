@@ -8,7 +8,7 @@ from typing import Any
 
 from metta.agent.policy import Policy
 from metta.errors import ConfigError
-from metta.rl.evaluate.described import require_built_in
+from metta.rl.evaluate.described import asked_by, require_built_in
 from metta.rl.evaluate.queued import QueuedEvaluation, QueuePlace
 from metta.train.run_config import EvaluationConfig
 
@@ -41,7 +41,7 @@ def open_queue(
     where = config.where
     if where not in ("queue", "ray") or config.eval_episodes == 0:
         return None
-    require_built_in(policy, where)
+    require_built_in(policy, asked_by(where))
     if not run.is_saved:
         raise ConfigError(
             f"evaluation.where={where!r} keeps policies beside checkpoints until they are scored, and this "
