@@ -28,7 +28,7 @@ SETTINGS = [
     "evaluate_interval=1",
     "checkpoint_interval=1",
     "keep_last=1",
-    "background=true",
+    "evaluation.where=process",
     "verbose=false",
     "final_replay=false",
 ]
@@ -104,9 +104,9 @@ def killed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stop(zygote, tmp_path_factory.mktemp("killed"), signal.SIGKILL)
 
 
-def resume(run: Path, background: str, undisturbed: Path) -> None:
+def resume(run: Path, where: str, undisturbed: Path) -> None:
     """Resume twice: the first time does all that is owed, the second time nothing."""
-    again = ["resume", str(run), "eval_episodes=6", f"background={background}"]
+    again = ["resume", str(run), "eval_episodes=6", f"evaluation.where={where}"]
     assert main(again) == 0
     assert json.dumps(evaluations(run)) == json.dumps(evaluations(undisturbed))
     assert best(run) == best(undisturbed)
@@ -117,13 +117,13 @@ def resume(run: Path, background: str, undisturbed: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("background", ["true", "false"])
+@pytest.mark.parametrize("where", ["process", "here"])
 def test_resume_does_the_evaluations_that_a_killed_run_owes(
-    undisturbed: Path, killed: Path, tmp_path: Path, background: str
+    undisturbed: Path, killed: Path, tmp_path: Path, where: str
 ) -> None:
     run = shutil.copytree(killed, tmp_path / "b")
-    resume(run, background, undisturbed)
-    if background == "true":
+    resume(run, where, undisturbed)
+    if where == "process":
         assert rows(run) == rows(undisturbed)
         assert table(run) == table(undisturbed)
 
@@ -135,6 +135,6 @@ def test_resume_does_the_evaluations_that_a_stopped_run_owes(
     run = stop(zygote, tmp_path, signal.SIGTERM)
     ends = [e.payload for e in read_events(run / "events.jsonl") if e.kind == "run_end"]
     assert [one["outcome"] for one in ends] == ["stopped"]
-    resume(run, "true", undisturbed)
+    resume(run, "process", undisturbed)
     assert rows(run) == rows(undisturbed)
     assert table(run) == table(undisturbed)
