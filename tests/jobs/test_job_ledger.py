@@ -134,7 +134,19 @@ def test_a_final_failure_is_not_tried_again(ledger: JobLedger) -> None:
 def test_a_job_that_is_given_back_has_used_no_attempt(ledger: JobLedger) -> None:
     ledger.post([spec(max_attempts=1)])
     assert ledger.give_back(taken(ledger))
-    assert taken(ledger, "other").attempt == 1
+    again = taken(ledger, "other")
+    assert again.attempt == 1
+    assert ledger.finish(again, {})
+
+
+def test_who_gave_a_job_back_cannot_finish_it(ledger: JobLedger) -> None:
+    ledger.post([spec()])
+    early = taken(ledger, "first")
+    ledger.give_back(early)
+    again = taken(ledger, "other")
+    assert early.attempt == again.attempt
+    assert not ledger.finish(early, {})
+    assert ledger.finish(again, {})
 
 
 def test_leases_of_a_dead_worker_end_at_once(ledger: JobLedger) -> None:
