@@ -238,6 +238,13 @@ def test_another_version_of_the_table_is_refused(ledger: JobLedger, url: str) ->
         other.records()
 
 
+def test_a_secret_is_refused_and_a_reference_to_one_is_taken(ledger: JobLedger) -> None:
+    with pytest.raises(ConfigError, match="env:NAME") as refused:
+        ledger.post([spec(payload={"settings": {"env_kwargs": {"password": "hunter2"}}})])
+    assert "hunter2" not in str(refused.value)
+    assert ledger.post([spec(payload={"env_kwargs": {"password": "env:SECRET"}})]) == 1
+
+
 def test_no_attempts_are_refused(ledger: JobLedger) -> None:
     with pytest.raises(ConfigError, match="max_attempts=0"):
         ledger.post([spec(max_attempts=0)])
