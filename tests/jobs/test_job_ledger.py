@@ -13,6 +13,7 @@ from metta.database import StatsReader
 from metta.errors import ConfigError, DatabaseError
 from metta.jobs.job import Job, JobSpec
 from metta.jobs.ledger import JobLedger
+from metta.jobs.tables import JOBS
 
 LONG = 60.0
 
@@ -233,7 +234,7 @@ def test_jobs_live_beside_statistics(ledger: JobLedger, url: str) -> None:
 def test_another_version_of_the_table_is_refused(ledger: JobLedger, url: str) -> None:
     ledger.post([spec()])
     with ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE jobs_version SET version = 99")
+        connection.execute(JOBS.version_table.update().values(version=99))
     with JobLedger(url) as other, pytest.raises(DatabaseError, match=r"version 99.*--database"):
         other.records()
 
