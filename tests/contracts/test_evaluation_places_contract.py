@@ -1,7 +1,6 @@
 """Wherever policies are evaluated, a run has the same records, scores, replays and best policy."""
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -79,16 +78,14 @@ def late_rows(run: Path) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = evaluated(tmp_path_factory.mktemp("here"), "here")
     assert [one[0] for one in records(run)] == [1, 2, 2, 2, 3, 4, 4, 4, 5, 5, 5]
     assert len({one[3] for one in records(run) if len(one) == 4}) > 1
-    yield run
+    return run
 
 
-@pytest.mark.parametrize(
-    "where", ["process", "queue", pytest.param("ray", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("where", ["process", "queue", pytest.param("ray", marks=pytest.mark.slow)])
 def test_records_equal_those_of_the_process_that_trains(
     here: Path, tmp_path: Path, where: str
 ) -> None:
