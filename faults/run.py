@@ -25,6 +25,7 @@ CAMPAIGNS: dict[str, int] = {
     "kills": 1000,
     "signals": 400,
     "evaluation_kills": 50,
+    "queue_kills": 200,
     "worker_faults": 1000,
     "trainer_kills": 200,
     "overlap_delays": 10,

@@ -10,6 +10,7 @@ import pytest
 
 from faults.zygote import Zygote
 from metta.cli.main import main
+from metta.jobs.ledger import JobLedger
 from metta.loggers import read_events
 from metta.loggers.events.history import metric_rows
 from metta.store.policy_store import PolicyStore
@@ -138,3 +139,29 @@ def test_resume_does_the_evaluations_that_a_stopped_run_owes(
     resume(run, "process", undisturbed)
     assert rows(run) == rows(undisturbed)
     assert table(run) == table(undisturbed)
+
+
+@pytest.mark.timeout(600)
+def test_resume_collects_what_workers_did_for_a_run_that_was_killed(
+    undisturbed: Path, zygote: Zygote, tmp_path: Path
+) -> None:
+    run, words = tmp_path / "b", ["evaluation.where=queue", "eval_episodes=6"]
+    settings = [one for one in SETTINGS if not one.startswith("evaluation.where")]
+    process = start_metta(
+        zygote, ["train", *settings, *words, "--run", "b", "--output", str(tmp_path)], tmp_path
+    )
+    with JobLedger(str(tmp_path / "stats.db")) as ledger:
+        while not is_waiting_for_scores(run) or len(ledger.records()) < EPOCHS:
+            with pytest.raises(TimeoutError):
+                process.wait(0.05)
+        process.kill(signal.SIGKILL)
+        ended(process, tmp_path)
+        assert main(["worker", "--runs", str(tmp_path), "--idle", "0"]) == 0
+        # what is done already is not done again: no worker is there
+        assert main(["resume", str(run)]) == 0
+        assert [(one.state, one.attempt) for one in ledger.records()] == [("done", 1)] * EPOCHS
+    assert json.dumps(evaluations(run)) == json.dumps(evaluations(undisturbed))
+    assert (best(run), rows(run), table(run)) == (
+        best(undisturbed), rows(undisturbed), table(undisturbed),
+    )  # fmt: skip
+    assert list((run / "checkpoints" / "owed").rglob("*.safetensors")) == []

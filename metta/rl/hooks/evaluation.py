@@ -341,7 +341,7 @@ class EvaluationHook(TrainerHook):
             self._announce(
                 f"waiting for the scores of {names} (up to {limit:g} s; Ctrl-C stops waiting)"
             )
-        if elsewhere.trouble not in said:
+        if elsewhere.trouble and elsewhere.trouble not in said:
             said.append(elsewhere.trouble)
             self._announce(f"still waiting: {elsewhere.trouble}")
 

@@ -321,6 +321,26 @@ def test_nobody_waits_when_a_signal_says_to_hurry() -> None:
     assert hook.eval_scores.simulation_scores == {}
 
 
+def test_training_goes_on_and_waits_no_longer_than_configured_at_its_end() -> None:
+    config = EvaluationConfig(evaluate_interval=1, where="process", end_wait_seconds=1.5)
+    said: list[str] = []
+    hook = EvaluationHook(config, Curriculum(env=Hanging), announce=said.append)
+    with (
+        PPOTrainer(None, CorridorEnv, **SMALL) as trainer,
+        pytest.warns(MettaWarning) as caught,
+    ):
+        trainer.train(16 * 12, hooks=[hook])
+    assert (trainer.state.epoch, trainer.state.owes_scores) == (12, True)
+    many, owed = (str(one.message) for one in caught)
+    assert many.startswith("9 policies wait for their scores, in files, and training continues")
+    epochs = "epochs 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ..."
+    assert said == [f"waiting for the scores of {epochs} (up to 1.5 s; Ctrl-C stops waiting)"]
+    assert owed == (
+        f"the scores of {epochs} did not arrive within end_wait_seconds=1.5; they are lost: nothing was "
+        "saved"
+    )
+
+
 def test_no_process_is_left_when_the_trainer_is_killed(
     zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
