@@ -48,7 +48,9 @@ _ENV, _CONFIG = "CartPole-v1", EvaluationConfig(eval_episodes=2)
 _JOBS_PER_KILL, _JOBS_PER_RESTART, _JOBS_PER_COURIER = 4, 20, 50
 _MAX_KILLS_OF_A_JOB = 2
 """After three it has failed, as it should."""
-_LEASE_SECONDS, _MAX_SECONDS = 5.0, 600.0
+_LEASE_SECONDS, _MAX_SECONDS = 5.0, 1800.0
+_SEARCH_SECONDS = 5.0
+"""For a worker that holds a job."""
 _AWAY_SECONDS, _PACE_SECONDS = 60.0, 0.05
 _VARIABLE = "METTA_STATS_URL"
 
@@ -78,30 +80,46 @@ class Disturbances:
         """Of the workers that held a job, by its key."""
 
     def kill_worker(self, numbers: random.Random) -> None:
-        """Kill a worker, if possible one that holds a job."""
-        deadline = time.monotonic() + numbers.choice((0.0, 5.0, 5.0, 5.0))
-        while not self._kill_holder() and time.monotonic() < deadline:
+        """Kill a worker: nearly always one that holds a job."""
+        deadline = time.monotonic() + numbers.choice((0.0, *[_SEARCH_SECONDS] * 9))
+        while time.monotonic() < deadline:
+            if self._kill_holder():
+                break
             self.replace()
-        if self.counts["worker"] < self.counts["worker asked"] + 1:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(numbers.choice(self.workers.pids), signal.SIGKILL)
-                self.counts["worker"] += 1
-        self.counts["worker asked"] += 1
+        else:
+            _send(numbers.choice(self.workers.pids), signal.SIGKILL)
+        self.counts["worker"] += 1
         self.replace()
 
+    def let_wait(self, queued: QueuedEvaluation, count: int) -> None:
+        """Stop workers until so many jobs are posted, so that there is something to hold."""
+        self.replace()
+        stopped = self.workers.pids
+        for pid in stopped:
+            _send(pid, signal.SIGSTOP)
+        while len(self.ledger.records()) < count:
+            queued.wait(0.02)
+        for pid in stopped:
+            _send(pid, signal.SIGCONT)
+
     def _kill_holder(self) -> bool:
-        """Stop a worker, look whether it holds a job, and kill it if it does."""
+        """Stop a worker that holds a job, and kill it if it still does."""
+        names = {}
         for pid in self.workers.pids:
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                name = worker_name(pid)
-                os.kill(pid, signal.SIGSTOP)
-                held = [one for one in self.ledger.records(states=["held"]) if one.worker == name]
-                if held and self.kills[held[0].key] < _MAX_KILLS_OF_A_JOB:
-                    self.kills[held[0].key] += 1
-                    self.counts["worker"] += 1
-                    os.kill(pid, signal.SIGKILL)
-                    return True
-                os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(psutil.Error):
+                names[worker_name(pid)] = pid
+        for held in self.ledger.records(states=["held"]):
+            pid = names.get(held.worker or "")
+            if pid is None or self.kills[held.key] == _MAX_KILLS_OF_A_JOB:
+                continue
+            _send(pid, signal.SIGSTOP)
+            [now] = self.ledger.records(keys=[held.key])
+            if (now.state, now.worker) == ("held", held.worker):
+                self.kills[held.key] += 1
+                self.counts["held a job"] += 1
+                _send(pid, signal.SIGKILL)
+                return True
+            _send(pid, signal.SIGCONT)
         return False
 
     def restart_server(self, numbers: random.Random) -> None:
@@ -114,13 +132,18 @@ class Disturbances:
     def kill_courier(self, queued: QueuedEvaluation) -> None:
         """Kill the program that posts and collects."""
         if queued.pid is not None:
-            os.kill(queued.pid, signal.SIGKILL)
+            _send(queued.pid, signal.SIGKILL)
             self.counts["courier"] += 1
 
     def replace(self) -> None:
         """As whoever started workers does."""
         with contextlib.suppress(DatabaseError):
             self.workers.check(self.ledger)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def disturbed_jobs(server: PostgresServer, count: int, seed: int, folder: Path) -> Iterator[Trial]:
@@ -133,15 +156,16 @@ def disturbed_jobs(server: PostgresServer, count: int, seed: int, folder: Path) 
     settings = WorkerSettings(url, lease_seconds=_LEASE_SECONDS)
     expected: list[dict[str, Any]] = []
     outcomes: list[Outcome] = []
-    with JobLedger(url) as ledger, LocalWorkers(settings, 2) as workers:
-        disturb = Disturbances(server, ledger, workers)
-        try:
+    try:
+        with JobLedger(url) as ledger, LocalWorkers(settings, 2) as workers:
+            disturb = Disturbances(server, ledger, workers)
             for epoch in range(1, count + 1):
                 policy = make_policy(*spaces_of(_ENV), AgentConfig(hidden_size=8), seed=epoch)
                 expected.append(json.loads(json.dumps(local.play(policy).to_dict())))
                 file = save_policy(folder / f"epoch_{epoch:06d}.safetensors", policy)
                 queued.submit(EvaluationRequest(epoch, epoch), policy, file)
                 if epoch % _JOBS_PER_KILL == 0:
+                    disturb.let_wait(queued, epoch)
                     disturb.kill_worker(numbers)
                 if epoch % _JOBS_PER_RESTART == 0:
                     disturb.restart_server(numbers)
@@ -153,9 +177,9 @@ def disturbed_jobs(server: PostgresServer, count: int, seed: int, folder: Path) 
                 queued.wait(0.5)
                 disturb.replace()
                 outcomes += queued.collect()
-        finally:
-            queued.close()
-        records = ledger.records()
+            records = ledger.records()
+    finally:
+        queued.close()
     verdict = _verdict(count, disturb, [one.state for one in records], outcomes)
     kills = {one.payload["epoch"]: disturb.kills[one.key] for one in records}
     for epoch, result in enumerate(expected, 1):
@@ -207,7 +231,7 @@ def away_while_training(
     server: PostgresServer, folder: Path, seed: int, away_seconds: float
 ) -> Trial:
     """A run whose queue is away for so long equals one whose queue is there."""
-    epochs = 40 + round(1.5 * away_seconds / _PACE_SECONDS)
+    epochs = 30 + round(1.2 * away_seconds / _PACE_SECONDS)
     whole = _trained(server, folder / "whole", epochs, None)
     away = _trained(server, folder / "away", epochs, away_seconds)
     outcome = difference(folder / "whole", folder / "away")
