@@ -26,6 +26,7 @@ def test_every_job_has_one_result_when_workers_die_and_the_server_restarts(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_kills, "_JOBS_PER_RESTART", 8)
+    monkeypatch.setattr(queue_kills, "_JOBS_PER_COURIER", 8)
     trials = list(queue_kills.disturbed_jobs(server, 8, 2, tmp_path))
     assert [(trial.point, trial.outcome) for trial in trials if trial.outcome != OK] == []
     assert len(trials) == 8
