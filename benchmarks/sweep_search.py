@@ -6,7 +6,7 @@ Two tasks, with ranges that hold mostly poor settings and too few steps for most
 repetition one sweep with ``--sampler tpe`` and one with ``--sampler random``, of 40 trials each; the
 repetitions differ in the sweep's seed. Two numbers are compared. *Best*: the highest score of a trial.
 *Again*: the mean score of three new runs with the settings of the best trial and with new seeds, which is
-what a user gets. Two sweeps run at the same time, one worker each. Results are files; a second call goes on.
+what a user gets. Two sweeps run at the same time, one worker each. A second call goes on from the files.
 """
 
 import argparse
