@@ -5,10 +5,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from metta.cluster.ray_cluster import RayCluster
 from metta.errors import ConfigError
 from metta.rl.remote.own_modules import pack_with_modules, unpack_with_modules
 from metta.rl.remote.pool import Answer, run_task
-from metta.rl.remote.ray_cluster import RayCluster
 from metta.rl.remote.shard_worker import ShardWorker
 from metta.rl.remote.tasks import CollectSetup, Moment, ShardFailure, ShardResult, ShardTask
 
@@ -46,7 +46,7 @@ class RayPool:
     """
 
     def __init__(self, setup: CollectSetup, size: int, address: str | None = None) -> None:
-        self._cluster = RayCluster(address, size)
+        self._cluster = RayCluster(address, size, setting="collect.address")
         try:
             self._ray: Any = self._cluster.ray
             self._require_room(size)
