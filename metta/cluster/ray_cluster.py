@@ -66,6 +66,31 @@ class RayCluster:
         if _connection is not None:
             _connection.users += 1
 
+    def require_room(self, num_actors: int, advice: str) -> None:
+        """`ConfigError` with the advice if the cluster has not a processor for each actor."""
+        found = self._num_processors()
+        if found < num_actors:
+            raise ConfigError(
+                f"{num_actors} actors take a processor each, and the cluster has {found}; {advice}"
+            )
+
+    def processors_each(self, num_actors: int) -> int:
+        """1, or 0 if there are too few: without one, an actor runs wherever Ray puts it.
+
+        Those of a cluster of their own share this machine, and so do all where nodes are gone.
+        """
+        return int(not self.is_own and self._num_processors() >= num_actors)
+
+    def _num_processors(self) -> int:
+        return int(self.ray.cluster_resources().get("CPU", 0))
+
+    def nodes_elsewhere(self) -> list[str]:
+        """Addresses of the nodes that are not of this machine."""
+        services: Any = importlib.import_module("ray._private.services")
+        here = set(services.find_node_ids())
+        alive = (node for node in self.ray.nodes() if node["Alive"])
+        return [node["NodeManagerAddress"] for node in alive if node["NodeID"] not in here]
+
     def guard(self) -> None:
         """Let what Ray has started since then end with this process, too."""
         if self._connection is not None:
