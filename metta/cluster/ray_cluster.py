@@ -66,20 +66,20 @@ class RayCluster:
         if _connection is not None:
             _connection.users += 1
 
-    def require_room(self, num_actors: int, advice: str) -> None:
-        """`ConfigError` with the advice if the cluster has not a processor for each actor."""
+    def require_room(self, count: int, noun: str, advice: str) -> None:
+        """`ConfigError` with the advice if there is not a processor for each of them."""
         found = self._num_processors()
-        if found < num_actors:
+        if found < count:
             raise ConfigError(
-                f"{num_actors} actors take a processor each, and the cluster has {found}; {advice}"
+                f"{count} {noun} take a processor each, and the cluster has {found}; {advice}"
             )
 
-    def processors_each(self, num_actors: int) -> int:
-        """1, or 0 if there are too few: without one, an actor runs wherever Ray puts it.
+    def processors_each(self, count: int) -> int:
+        """1, or 0 if there are too few: what takes none runs wherever Ray puts it.
 
         Those of a cluster of their own share this machine, and so do all where nodes are gone.
         """
-        return int(not self.is_own and self._num_processors() >= num_actors)
+        return int(not self.is_own and self._num_processors() >= count)
 
     def _num_processors(self) -> int:
         return int(self.ray.cluster_resources().get("CPU", 0))

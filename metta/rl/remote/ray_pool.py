@@ -49,7 +49,7 @@ class RayPool:
         try:
             self._ray: Any = self._cluster.ray
             self._cluster.require_room(
-                size, "lower collect.num_actors (or num_shards), or add nodes"
+                size, "actors", "lower collect.num_actors (or num_shards), or add nodes"
             )
             self._actor = self._ray.remote(max_restarts=0)(RayCollector)
             self._setup = self._ray.put(pack_with_modules(setup))
@@ -63,7 +63,8 @@ class RayPool:
         self._answers: dict[Any, tuple[int, int]] = {}
 
     def _start(self) -> Any:
-        return self._actor.options(num_cpus=self._cluster.processors_each(len(self.processes))).remote(self._setup)
+        num_cpus = self._cluster.processors_each(len(self.processes))
+        return self._actor.options(num_cpus=num_cpus).remote(self._setup)
 
     def begin(self, moment: Moment) -> None:
         """Put it into the object store."""

@@ -79,11 +79,12 @@ def test_a_worker_takes_only_kinds_and_groups_that_it_serves(ledger: JobLedger) 
     assert ledger.take("w", lease_seconds=LONG, groups=["h"]) is None
 
 
-def test_after_its_lease_a_job_is_another_workers(ledger: JobLedger) -> None:
+@pytest.mark.parametrize("other", ["quick", "slow"])
+def test_after_its_lease_a_job_is_another_attempts(ledger: JobLedger, other: str) -> None:
     ledger.post([spec()])
     late = taken(ledger, "slow", seconds=0.0)
     time.sleep(0.01)
-    again = taken(ledger, "quick")
+    again = taken(ledger, other)
     assert again.attempt == 2
     assert not ledger.renew(late, LONG)
     assert not ledger.finish(late, {"by": "slow"})
