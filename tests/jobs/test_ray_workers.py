@@ -85,9 +85,12 @@ def test_workers_that_cannot_begin_say_why(tmp_path: Path, monkeypatch: pytest.M
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     monkeypatch.setattr(ray_workers, "_MAX_QUICK_ENDS", 0)
     settings = WorkerSettings(str(tmp_path / "jobs.db"), kinds=("nothing",))
-    with JobLedger(settings.database) as ledger, RayWorkers(settings, 1) as workers:
-        with pytest.raises(EnvError, match="ConfigError: there are no jobs of kind 'nothing'"):
-            wait_until(lambda: not workers.check(ledger))
+    with (
+        JobLedger(settings.database) as ledger,
+        RayWorkers(settings, 1) as workers,
+        pytest.raises(EnvError, match="ConfigError: there are no jobs of kind 'nothing'"),
+    ):
+        wait_until(lambda: not workers.check(ledger))
 
 
 @pytest.fixture
@@ -137,6 +140,7 @@ def test_no_worker_is_left_when_the_program_is_killed(tmp_path: Path, address: s
         workers = workers_of(psutil.Process().children(recursive=True))
         assert workers
         below += [*workers, *workers[0].children(recursive=True)]
+        workers[0].suspend()  # it cannot end itself
         process.communicate("now")
     assert process.returncode == -signal.SIGKILL
     _, alive = psutil.wait_procs(below, 30)
