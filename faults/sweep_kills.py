@@ -1,8 +1,8 @@
 """Sweeps are killed until they are done all the same.
 
 SIGKILL comes at random instants to the command itself, or to any process below it: a worker, the trainer
-of a run, a fork server, a guardian. Some signals to the command are SIGTERM. It is resumed each time. At the
-end no job is held, no trial runs, no process is left, and each run was trained once to its last step. With
+of a run, a fork server, a guardian. Some signals to the command are SIGTERM. It is resumed each time. At
+the end no job is held, no trial runs, no process is left, and each run was trained once to its last step. With
 one worker all suggestions, results, weights and decisions to prune are those of a sweep that was left alone;
 with two, the suggestions are those that follow from the logged order.
 """
