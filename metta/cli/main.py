@@ -40,6 +40,7 @@ COMMANDS = {
     "replay": "play a recorded episode, or write it as a video",
     "compare": "compare runs, with confidence intervals",
     "stats": "load event logs into a database, and query it",
+    "worker": "do jobs of a queue: evaluations and training runs",
     "export": "write a policy as ONNX or torch.export file",
     "certify": "kill and resume a set-up, and check that it is exact",
     "doctor": "find faults of an environment and its settings, with cause and cure",

@@ -3,7 +3,7 @@
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,18 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from metta.database.batch_writer import insert_absent, name_ids_of, names_in, write_events
-from metta.database.connection import OpenDatabase, database_errors, sqlite_path
-from metta.database.creation import create_tables
+from metta.database.connection import OpenDatabase, database_errors
+from metta.database.creation import TableMaker
 from metta.database.log_reader import LogBatch, LogReader, Place
+from metta.database.patience import pauses
 from metta.database.schema import METADATA, events, logs, runs
 from metta.errors import DatabaseError, DatabaseUnavailableError, EventLogError, MettaWarning
 
 __all__ = ["IngestReport", "Ingester", "logs_below"]
 
 _LOG_NAME = "events.jsonl"
-_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.5, 30.0
+_PAUSE_SECONDS = 0.5, 30.0
+"""Between tries while the database is away: the first pause, and the longest."""
 
 
 @dataclass
@@ -56,16 +58,12 @@ class Ingester(OpenDatabase):
 
     def __init__(self, url: str, *, wait_seconds: float = 30.0) -> None:
         super().__init__(url, writes=True, wait_seconds=wait_seconds)
-        self._ready: tuple[int, int] | None = None
-        """Which database has its tables."""
+        self._tables = TableMaker(self._engine)
         self._seen: dict[Path, tuple[int, int, int]] = {}
 
     def prepare(self) -> None:
         """Create the database's tables if they are missing; loading does this too."""
-        if self._ready is None or self._ready != self._identity():
-            self._engine.dispose()
-            create_tables(self._engine)
-            self._ready = self._identity()
+        self._tables.make()
 
     def ingest(self, log_path: str | os.PathLike[str]) -> IngestReport:
         """Load the events of a log that the database does not have yet.
@@ -84,7 +82,7 @@ class Ingester(OpenDatabase):
             with database_errors(self._engine, "cannot write to"):
                 self._ingest(path, report)
         except DatabaseUnavailableError:
-            self._ready = None  # when it can be reached again, it may be another one
+            self._tables.forget()
             raise
 
     def ingest_folder(self, folder: str | os.PathLike[str]) -> IngestReport:
@@ -121,7 +119,7 @@ class Ingester(OpenDatabase):
         total, stop = IngestReport(), stop or threading.Event()
         folders = [folder] if isinstance(folder, str | os.PathLike) else list(folder)
         warned: set[tuple[str, str]] = set()
-        pauses = _pauses()
+        waits = pauses(*_PAUSE_SECONDS)
         is_away, is_last = False, False
         while not is_last:
             is_last = stop.is_set()
@@ -133,10 +131,10 @@ class Ingester(OpenDatabase):
                 if not is_away:
                     _warn(f"{error}; it is tried again until it works")
                 is_away = True
-                stop.wait(next(pauses))
+                stop.wait(next(waits))
                 continue
             if is_away:
-                is_away, pauses = False, _pauses()
+                is_away, waits = False, pauses(*_PAUSE_SECONDS)
                 _warn(f"{self.url} can be reached again")
             for problem in report.problems.items() - warned:
                 warned.add(problem)
@@ -154,17 +152,6 @@ class Ingester(OpenDatabase):
         with database_errors(self._engine, "cannot write to"), self._engine.begin() as connection:
             _forget(connection, [run])
         self._seen.clear()
-
-    def _identity(self) -> tuple[int, int] | None:
-        """Device and inode of a SQLite file, None if it is missing; zeros for a server."""
-        file = sqlite_path(self._engine)
-        if file is None:
-            return 0, 0
-        try:
-            about = file.stat()
-        except OSError:
-            return None
-        return about.st_dev, about.st_ino
 
     def _ingest(self, path: Path, report: IngestReport) -> None:
         name_ids: dict[str, int] = {}
@@ -281,13 +268,6 @@ def _forget(connection: Connection, names: list[str]) -> None:
         if "run_id" in table.c:
             connection.execute(delete(table).where(table.c.run_id.in_(numbers)))
     connection.execute(delete(runs).where(runs.c.id.in_(numbers)))
-
-
-def _pauses() -> Iterator[float]:
-    pause = _FIRST_PAUSE_SECONDS
-    while True:
-        yield pause
-        pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
 
 def _warn(text: str) -> None:

@@ -1,0 +1,40 @@
+"""Names of workers: they say which process it is, so that its end can be found out on the same machine."""
+
+import contextlib
+import socket
+
+import psutil
+
+from metta.jobs.ledger import JobLedger
+
+__all__ = ["has_ended", "release_dead", "worker_name"]
+
+
+def worker_name(pid: int) -> str:
+    """``host:pid:start``; the start tells a process from a later one with the same number."""
+    start = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        start = psutil.Process(pid).create_time()
+    return f"{socket.gethostname()}:{pid}:{start:.2f}"
+
+
+def has_ended(name: str) -> bool:
+    """Whether a worker is known to have ended; False for one on another machine."""
+    host, pid, start = (*name.split(":"), "", "")[:3]
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        process = psutil.Process(int(pid))
+        is_same = f"{process.create_time():.2f}" == start
+        return not is_same or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:  # it belongs to another user
+        return False
+
+
+def release_dead(ledger: JobLedger) -> int:
+    """End the leases of this machine's workers that have ended; returns how many jobs they held."""
+    held = {record.worker for record in ledger.records(states=("held",))}
+    dead = [name for name in held if name is not None and has_ended(name)]
+    return sum(map(ledger.abandon, dead))
