@@ -62,6 +62,11 @@ class SweepDriver:
         num_open = self._look()
         while len(self.trials) < self._definition.trials and num_open < self._workers:
             num_open += self._ask()
+        return self.is_done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every trial has ended."""
         return not self.trials.in_state("running") and len(self.trials) >= self._definition.trials
 
     def _look(self) -> int:
@@ -195,5 +200,5 @@ class SweepDriver:
         if self._num_failed >= _MOST_FAILURES and not self.trials.in_state("complete", "pruned"):
             raise SweepError(
                 f"{self._num_failed} trials failed one after the other, and none has worked; the last one: "
-                f"{trial.reason}\nif that is mended, go on with: metta sweep resume {self._definition.name}"
+                f"{trial.reason}"
             )

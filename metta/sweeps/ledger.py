@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, select
 
-from metta.database.creation import TableMaker
+from metta.database.creation import TableMaker, check_version
 from metta.errors import ConfigError, DatabaseError, SweepError, did_you_mean
 from metta.jobs.job import JobSpec
 from metta.jobs.ledger import JobLedger
@@ -45,6 +45,10 @@ class SweepLedger(JobLedger):
             raise
         with super().transaction() as connection:
             yield connection
+
+    def check(self) -> None:
+        """Refuse a database that has no sweeps, without making it."""
+        check_version(self._engine, SWEEPS)
 
     def begin(self, definition: SweepDefinition) -> None:
         """Enter a new sweep; `ConfigError` if there is one of its name."""

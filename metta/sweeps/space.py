@@ -17,6 +17,7 @@ __all__ = [
     "check_combinations",
     "first_combination",
     "read_ranges",
+    "shown_value",
     "shown_values",
     "with_values",
     "words_of",
@@ -92,11 +93,12 @@ def words_of(ranges: Sequence[Range], values: Values) -> list[str]:
 
 def shown_values(ranges: Sequence[Range], values: Values) -> str:
     """Values for people, with few digits: ``lr=0.00123 horizon=64``."""
-    few = {
-        path: shown_number(value) if type(value) is float else value
-        for path, value in values.items()
-    }
-    return " ".join(words_of(ranges, few))
+    return " ".join(f"{one.name}={shown_value(values[one.path])}" for one in ranges)
+
+
+def shown_value(value: Any) -> str:
+    """A value with few digits."""
+    return shown_number(value) if isinstance(value, float) else _written(value)
 
 
 def _written(value: Any) -> str:
