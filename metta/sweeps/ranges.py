@@ -128,13 +128,18 @@ def values_of(found: Range, most: int) -> list[Any]:
     """All values if there are at most so many of them; else the ends and their neighbours."""
     if found.kind == "choice":
         return list(found.choices)
-    kind = int if found.kind == "int" else float
     count = num_values(found)
     if count is None or found.step is None:
-        between = [found.low + 1] if kind is int and found.low + 1 < found.high else []
-        return [found.low, *between, found.high]
+        is_whole = found.kind == "int" and found.low + 1 < found.high
+        return [found.low, *([found.low + 1] if is_whole else []), found.high]
     places = range(count) if count <= most else (0, 1, count - 2, count - 1)
-    return [kind(found.low + place * found.step) for place in places]
+    values = [found.low + place * found.step for place in places]
+    # 0.15, not 0.15000000000000002
+    return (
+        [int(one) for one in values]
+        if found.kind == "int"
+        else [float(f"{one:.12g}") for one in values]
+    )
 
 
 def _reads_as_numbers(text: str) -> bool:
