@@ -21,6 +21,7 @@ from metta.database.creation import TableMaker
 from metta.errors import ConfigError, DatabaseError, DatabaseUnavailableError
 from metta.jobs.job import OPEN_STATES, Job, JobRecord, JobSpec
 from metta.jobs.tables import JOBS, jobs
+from metta.secrets import scrub_all
 from metta.untrusted.json_files import parse_json
 
 __all__ = ["JobLedger"]
@@ -166,11 +167,17 @@ _WAITING = {"state": "waiting", "lease_ends": None}
 def _row_of(spec: JobSpec) -> dict[str, Any]:
     if spec.max_attempts < 1:
         raise ConfigError(f"max_attempts={spec.max_attempts} of job {spec.key!r}; give 1 or more")
+    payload = json.dumps(dict(spec.payload))
+    if json.dumps(scrub_all(dict(spec.payload))) != payload:
+        raise ConfigError(
+            f"the job {spec.key!r} holds what looks like a secret, and others can read the database; give "
+            "it as env:NAME, and set that variable where workers run"
+        )
     return {
         "key": spec.key,
         "kind": spec.kind,
         "job_group": spec.group,
-        "payload": json.dumps(dict(spec.payload)),
+        "payload": payload,
         "priority": spec.priority,
         "max_attempts": spec.max_attempts,
         "state": "waiting",

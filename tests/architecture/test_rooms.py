@@ -59,6 +59,8 @@ def test_no_room_is_crowded() -> None:
         folder.relative_to(ROOT).as_posix(): count
         for folder in folders
         if (count := len(list(folder.glob("*.py")))) > MAX_MODULES
+        # one module for each command, of the same name: nobody looks for anything there
+        and folder != ROOT / "metta" / "cli" / "commands"
     }
     assert crowded == {}
 

@@ -13,6 +13,7 @@ from metta.database import StatsReader
 from metta.errors import ConfigError, DatabaseError
 from metta.jobs.job import Job, JobSpec
 from metta.jobs.ledger import JobLedger
+from metta.jobs.tables import JOBS
 
 LONG = 60.0
 
@@ -79,11 +80,12 @@ def test_a_worker_takes_only_kinds_and_groups_that_it_serves(ledger: JobLedger) 
     assert ledger.take("w", lease_seconds=LONG, groups=["h"]) is None
 
 
-def test_after_its_lease_a_job_is_another_workers(ledger: JobLedger) -> None:
+@pytest.mark.parametrize("other", ["quick", "slow"])
+def test_after_its_lease_a_job_is_another_attempts(ledger: JobLedger, other: str) -> None:
     ledger.post([spec()])
     late = taken(ledger, "slow", seconds=0.0)
     time.sleep(0.01)
-    again = taken(ledger, "quick")
+    again = taken(ledger, other)
     assert again.attempt == 2
     assert not ledger.renew(late, LONG)
     assert not ledger.finish(late, {"by": "slow"})
@@ -133,7 +135,19 @@ def test_a_final_failure_is_not_tried_again(ledger: JobLedger) -> None:
 def test_a_job_that_is_given_back_has_used_no_attempt(ledger: JobLedger) -> None:
     ledger.post([spec(max_attempts=1)])
     assert ledger.give_back(taken(ledger))
-    assert taken(ledger, "other").attempt == 1
+    again = taken(ledger, "other")
+    assert again.attempt == 1
+    assert ledger.finish(again, {})
+
+
+def test_who_gave_a_job_back_cannot_finish_it(ledger: JobLedger) -> None:
+    ledger.post([spec()])
+    early = taken(ledger, "first")
+    ledger.give_back(early)
+    again = taken(ledger, "other")
+    assert early.attempt == again.attempt
+    assert not ledger.finish(early, {})
+    assert ledger.finish(again, {})
 
 
 def test_leases_of_a_dead_worker_end_at_once(ledger: JobLedger) -> None:
@@ -220,9 +234,16 @@ def test_jobs_live_beside_statistics(ledger: JobLedger, url: str) -> None:
 def test_another_version_of_the_table_is_refused(ledger: JobLedger, url: str) -> None:
     ledger.post([spec()])
     with ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE jobs_version SET version = 99")
+        connection.execute(JOBS.version_table.update().values(version=99))
     with JobLedger(url) as other, pytest.raises(DatabaseError, match=r"version 99.*--database"):
         other.records()
+
+
+def test_a_secret_is_refused_and_a_reference_to_one_is_taken(ledger: JobLedger) -> None:
+    with pytest.raises(ConfigError, match="env:NAME") as refused:
+        ledger.post([spec(payload={"settings": {"env_kwargs": {"password": "hunter2"}}})])
+    assert "hunter2" not in str(refused.value)
+    assert ledger.post([spec(payload={"env_kwargs": {"password": "env:SECRET"}})]) == 1
 
 
 def test_no_attempts_are_refused(ledger: JobLedger) -> None:
