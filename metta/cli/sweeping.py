@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import os
 import shlex
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metta.cli.arguments import sort_arguments
+from metta.cli.arguments import resolve_arguments, sort_arguments
 from metta.cli.commands.train import checked_options
 from metta.cli.options import add_database, database_of
 from metta.cli.own_envs import recall_env, remember_env
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from metta.jobs.local_workers import LocalWorkers
     from metta.sweeps.definition import SweepDefinition
     from metta.sweeps.ledger import SweepLedger
+    from metta.sweeps.ranges import Range
     from metta.train.layers import Resolved
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
 ]
 
 PLACES = ("local", "queue", "ray")
+_TRIES = 32
+"""Combinations among which one that can be trained is looked for."""
 _PAUSE_SECONDS = 0.2
 _LEASE_SECONDS = 12.0
 """A run that was pruned notices within a third of it."""
@@ -86,15 +90,17 @@ def defined(
     """The sweep that words and options describe; refuses what is wrong before any work."""
     from metta.sweeps.definition import SweepDefinition, check_choices
     from metta.sweeps.ranges import is_range
-    from metta.sweeps.space import check_combinations, first_combination, read_ranges, words_of
+    from metta.sweeps.space import check_combinations, read_ranges
     from metta.train.parsing.values import plain_data
     from metta.train.settings import given_paths, setting_values
 
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: give 1 or more")
     settings = set(sort_arguments(words).settings)
     ranged = [word for word in words if word in settings and is_range(word)]
     fixed = [word for word in words if word not in ranged]
     ranges = read_ranges(ranged, _paths_of(fixed))
-    resolved, output = _resolved(fixed, words_of(ranges, first_combination(ranges)), options)
+    resolved, output = _resolved(fixed, ranges, options)
     config = resolved.config
     check_combinations(config, ranges)
     _check_evaluation(config.trainer.evaluation, choices.get("objective", "score"))
@@ -197,14 +203,23 @@ def _paths_of(words: Sequence[str]) -> dict[str, str]:
 
 
 def _resolved(
-    fixed: Sequence[str], first: Sequence[str], options: argparse.Namespace
+    fixed: Sequence[str], ranges: Sequence["Range"], options: argparse.Namespace
 ) -> tuple["Resolved", Path]:
     """Settings with one value for each range, and the folder of runs; all of them are checked."""
-    return checked_options(
-        argparse.Namespace(
-            words=[*fixed, *first], eval_episodes=None, runs=options.runs, run=options.name
-        )
-    )
+    from metta.sweeps.space import combinations, words_of
+
+    words = [words_of(ranges, values) for values in itertools.islice(combinations(ranges), _TRIES)]
+    about = {"eval_episodes": None, "runs": options.runs, "run": options.name}
+    return checked_options(argparse.Namespace(words=[*fixed, *_first_valid(fixed, words)], **about))
+
+
+def _first_valid(fixed: Sequence[str], words: Sequence[list[str]]) -> list[str]:
+    """The first combination that can be trained, so that those that cannot are told beside it."""
+    for combination in words[1:] and words:
+        with contextlib.suppress(ConfigError):
+            resolve_arguments([*fixed, *combination])
+            return combination
+    return words[0]
 
 
 def _check_evaluation(evaluation: Any, objective: str) -> None:
@@ -251,8 +266,6 @@ def _locked(folder: Path, definition: "SweepDefinition") -> Iterator[None]:
 
 def _num_workers(options: argparse.Namespace, definition: "SweepDefinition") -> int:
     if options.workers is not None:
-        if options.workers < 1:
-            raise ConfigError(f"--workers {options.workers}: give 1 or more")
         return int(options.workers)
     if options.on != "local":
         return _QUEUED

@@ -15,7 +15,7 @@ from metta.train.train_config import TrainingConfig
 
 __all__ = [
     "check_combinations",
-    "first_combination",
+    "combinations",
     "read_ranges",
     "shown_value",
     "shown_values",
@@ -48,11 +48,6 @@ def read_ranges(words: Sequence[str], fixed: Mapping[str, str]) -> tuple[Range, 
     return tuple(one for one, _ in found.values())
 
 
-def first_combination(ranges: Sequence[Range]) -> dict[str, Any]:
-    """The first values of all ranges."""
-    return {one.path: values_of(one, _MOST_VALUES)[0] for one in ranges}
-
-
 def with_values(config: TrainingConfig, values: Values) -> TrainingConfig:
     """The configuration with these values; `ConfigError` if they cannot be trained together."""
     found = apply_settings(config, values)
@@ -69,7 +64,7 @@ def check_combinations(config: TrainingConfig, ranges: Sequence[Range]) -> None:
     """
     broken: list[tuple[dict[str, Any], str]] = []
     tried = 0
-    for values in _combinations(ranges):
+    for values in combinations(ranges):
         tried += 1
         try:
             with_values(config, values)
@@ -111,7 +106,7 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def _combinations(ranges: Sequence[Range]) -> Iterator[dict[str, Any]]:
+def combinations(ranges: Sequence[Range]) -> Iterator[dict[str, Any]]:
     """All combinations, or as many as are tried: those of the ends first, then others at random."""
     paths = [one.path for one in ranges]
     values = [values_of(one, _MOST_VALUES) for one in ranges]

@@ -5,7 +5,7 @@ import pytest
 from metta.errors import ConfigError
 from metta.sweeps.space import (
     check_combinations,
-    first_combination,
+    combinations,
     read_ranges,
     shown_values,
     with_values,
@@ -58,7 +58,7 @@ def test_many_ranges_are_tried_in_a_bounded_number_of_combinations_when_all_are_
              "num_layers=1..4", "horizon=16..512"]  # fmt: skip
     ranges = read_ranges(words, {})
     check_combinations(resolve("CartPole-v1").config, ranges)
-    first = first_combination(ranges)
+    first = next(combinations(ranges))
     assert first["trainer.ppo.update_epochs"] == 1
     config = with_values(resolve("CartPole-v1").config, first)
     assert config.trainer.optimizer.learning_rate == 1e-5
