@@ -64,6 +64,11 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="the Ray cluster of --on ray (default: a new one, on this machine alone)",
+    )
+    parser.add_argument(
         "--name", metavar="NAME", help="name of the sweep and of its folder (default: by its time)"
     )
     add_database(parser, writes="file")
@@ -96,6 +101,8 @@ def defined(
 
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers {options.workers}: give 1 or more")
+    if options.address is not None and options.on != "ray":
+        raise ConfigError(f"--address {options.address!r} is that of a Ray cluster; add --on ray")
     settings = set(sort_arguments(words).settings)
     ranged = [word for word in words if word in settings and is_range(word)]
     fixed = [word for word in words if word not in ranged]
@@ -181,6 +188,8 @@ def resume_command(definition: "SweepDefinition", options: argparse.Namespace) -
         words += ["--database", options.database]
     if options.on != "local":
         words += ["--on", options.on]
+    if options.address is not None:
+        words += ["--address", options.address]
     return shlex.join(words)
 
 
@@ -292,18 +301,17 @@ def _workers(
         modules=(module,) if module and module not in _FAMILIES else (),
         lease_seconds=_LEASE_SECONDS,
     )
-    with _started(options.on, settings, count) as workers:
-        yield workers
-
-
-def _started(on: str, settings: Any, count: int) -> Any:
-    if on == "ray":
+    if options.on == "ray":
         from metta.jobs.ray_workers import RayWorkers
 
-        return RayWorkers(settings, count)
+        address = options.address
+        with RayWorkers(settings, count, address=address, setting="--address") as on_ray:
+            yield on_ray
+        return
     from metta.jobs.local_workers import LocalWorkers
 
-    return LocalWorkers(settings, count)
+    with LocalWorkers(settings, count) as workers:
+        yield workers
 
 
 def _first_line(
