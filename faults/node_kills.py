@@ -24,8 +24,8 @@ from faults.collector_kills import Samples, compare
 from faults.training import STEPS_PER_EPOCH, trainer_of
 from faults.trial import Trial
 from faults.zygote import Zygote
+from metta.cluster.ray_variables import with_variables
 from metta.rl.hooks.base import TrainerHook
-from metta.rl.remote.ray_variables import with_variables
 from metta.testing.digests import DigestHook
 
 EVERY, NUM_NODES = 3, 3
