@@ -5,9 +5,8 @@
 Two tasks, with ranges that hold mostly poor settings and too few steps for most of them. For each
 repetition one sweep with ``--sampler tpe`` and one with ``--sampler random``, of 40 trials each; the
 repetitions differ in the sweep's seed. Two numbers are compared. *Best*: the highest score of a trial.
-*Again*: the mean score of three new runs with the settings of the best trial, with seeds that no sweep used:
-what a user gets. Two sweeps run at the same time, one worker each. Results go to files, and a second call
-goes on from there.
+*Again*: the mean score of three new runs with the settings of the best trial and with new seeds, which is
+what a user gets. Two sweeps run at the same time, one worker each. A second call goes on from the files.
 """
 
 import argparse
@@ -66,9 +65,8 @@ def result(task: str, sampler: str, repetition: int, trials: int, out: Path) -> 
     place = ["--runs", str(out / "runs"), "--database", str(out / f"{name}.db")]
     own = ["--trials", str(trials), "--seed", str(repetition), "--workers", "1", "--name", name]
     metta(["sweep", *TASKS[task], *COMMON, *RANGES, "--sampler", sampler, *own, *place])
-    best = json.loads(metta(["sweep", "best", name, "--json", *place]))
     status = json.loads(metta(["sweep", "status", name, "--json", *place]))
-    settings = [f"{path}={value}" for path, value in best["values"].items()]
+    settings = [f"{path}={value}" for path, value in status["best"]["values"].items()]
     again = []
     for seed in _NEW_SEEDS:
         run = f"{name}-again-{seed}"
@@ -76,7 +74,7 @@ def result(task: str, sampler: str, repetition: int, trials: int, out: Path) -> 
         metta(["train", *words, "--run", run, "--runs", str(out / "runs")])
         [line] = metta(["runs", run, "--json", "--runs", str(out / "runs")]).splitlines()
         again.append(json.loads(line)["score"])
-    scores = [trial["score"] for trial in status["trials"]]
+    scores = [trial["score"] and trial["score"]["value"] for trial in status["trials"]]
     found = {"task": task, "sampler": sampler, "repetition": repetition, "settings": settings,
              "best": max(score for score in scores if score is not None), "again": again,
              "scores": scores}  # fmt: skip
@@ -109,8 +107,9 @@ def report(task: str, rows: Sequence[dict[str, object]]) -> list[str]:
         better = probability_of_improvement([by["tpe"]], [by["random"]])
         difference = estimate(mean_of_means, [by["tpe"] - by["random"]])
         lines.append(
-            f"{name:5} tpe - random {difference.value:.1f} "
-            f"({difference.low:.1f} .. {difference.high:.1f}), P(tpe > random) {better.value:.2f} ({better.low:.2f} .. {better.high:.2f})"
+            f"{name:5} tpe - random {difference.value:.1f} ({difference.low:.1f} .. "
+            f"{difference.high:.1f}), P(tpe > random) {better.value:.2f} ({better.low:.2f} .. "
+            f"{better.high:.2f})"
         )
     return lines
 

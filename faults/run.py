@@ -32,6 +32,7 @@ CAMPAIGNS: dict[str, int] = {
     "rank_kills": 110,
     "collector_kills": 100,
     "node_kills": 20,
+    "sweep_kills": 20,
     "planted_secrets": 68,
     "planted_names": 0,
     "planted_code": 1_000,

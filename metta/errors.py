@@ -25,6 +25,7 @@ __all__ = [
     "RunRemovedError",
     "SpaceError",
     "StateError",
+    "SweepError",
     "UnsafeFileError",
     "did_you_mean",
 ]
@@ -111,6 +112,10 @@ class RankGoneError(RankError):
 
     exit_code = 75
     """Of a process that ends because another one is gone."""
+
+
+class SweepError(MettaError):
+    """A sweep cannot go on: its trials fail one after the other, or another process is at work on it."""
 
 
 class HookError(MettaError):

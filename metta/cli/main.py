@@ -33,6 +33,8 @@ COMMANDS = {
     "resume": "continue a run",
     "finetune": "begin a new run with the weights of a saved policy",
     "runs": "list runs, or show one",
+    "sweep": "try values of settings, and find the best ones",
+    "seeds": "train one configuration with several seeds, and show mean and interval",
     "policies": "list saved policies",
     "inspect": "show what is inside a checkpoint or policy",
     "eval": "play fresh episodes with saved policies",

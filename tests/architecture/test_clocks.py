@@ -25,6 +25,9 @@ WALL_CLOCKS = {
 REASONS = {
     ("metta/runs/summary.py", "time.time"): "is compared with the time of another computer's file",
     ("metta/cli/training.py", "time.strftime"): "names a run",
+    ("metta/cli/sweeping.py", "time.strftime"): "names a sweep",
+    ("metta/sweeps/driver.py", "time.time"): "dates an event",
+    ("metta/sweeps/ledger.py", "time.time"): "dates a sweep",
     ("metta/loggers/events/log.py", "time.time"): "dates an event",
     ("metta/loggers/sinks/tensorboard.py", "time.time"): "dates an event",
     ("metta/store/run_directory.py", "datetime.datetime.now"): "dates a lock, for people",

@@ -15,8 +15,8 @@ import pytest
 
 from metta import PPOTrainer, TrainerHook
 from metta.cli.main import main
+from metta.cluster.ray_cluster import RayCluster
 from metta.errors import EnvError
-from metta.rl.remote.ray_cluster import RayCluster
 from metta.rl.remote.ray_pool import RayPool
 from metta.rl.remote.remote_collector import RemoteCollector
 from metta.store.checkpoints.files import list_checkpoints

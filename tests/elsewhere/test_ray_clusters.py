@@ -18,9 +18,10 @@ import pytest
 
 from faults.node_kills import SOON
 from metta import PPOTrainer, TrainerHook
+from metta.cluster.head_address import HeadAddress
+from metta.cluster.ray_cluster import RayCluster
+from metta.cluster.ray_join import require_lock
 from metta.errors import ConfigError, MettaError, RolloutError
-from metta.rl.remote.ray_cluster import RayCluster
-from metta.rl.remote.ray_join import require_lock
 from metta.rl.remote.remote_collector import RemoteCollector
 from tests.ranks.kinds import digest_of, trainer_of
 
@@ -131,10 +132,10 @@ class Maze(CorridorEnv):
 def test_environments_that_are_not_installed_go_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: Head, token: None, how: str
 ) -> None:
-    (tmp_path / f"own_{how}.py").write_text(OWN)
+    (tmp_path / f"joined_{how}.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    module = __import__(f"own_{how}")
-    env = module.Maze if how == "class" else f"own_{how}:Maze"
+    module = __import__(f"joined_{how}")
+    env = module.Maze if how == "class" else f"joined_{how}:Maze"
     settings: dict[str, Any] = {
         "num_envs": 1, "num_shards": 1, "horizon": 8, "hidden_size": 8, "verbose": False, "seed": 3,
         "recipe": "none",
@@ -142,7 +143,7 @@ def test_environments_that_are_not_installed_go_along(
     with PPOTrainer(None, env, **settings) as trainer:
         expected = trainer.collect_rollouts(8)["observations"].tolist()
     joined = {"kind": "ray", "address": head.address}
-    (tmp_path / f"own_{how}.py").unlink()  # as if it were on another machine
+    (tmp_path / f"joined_{how}.py").unlink()  # as if it were on another machine
     with PPOTrainer(None, env, **settings, collect=joined) as trainer:
         assert trainer.collect_rollouts(8)["observations"].tolist() == expected
 
@@ -161,7 +162,7 @@ def test_another_token_is_refused(head: Head, monkeypatch: pytest.MonkeyPatch) -
     [("ray_version", r"has Ray 1\.0, and 2"), ("python_version", r"has Python 1\.0, and 3")],
 )
 def test_other_versions_are_refused(head: Head, token: None, name: str, message: str) -> None:
-    from metta.rl.remote.ray_variables import with_variables
+    from metta.cluster.ray_variables import with_variables
 
     with with_variables({"RAY_AUTH_MODE": "token"}, on_loopback=True):
         client = ray._raylet.GcsClient(address=head.address)
@@ -249,13 +250,13 @@ def test_a_machine_that_is_not_part_of_the_cluster_is_told_how_to_join(
 
 def test_a_cluster_without_a_lock_is_refused_where_others_reach_it(token: None) -> None:
     lax = Head("disabled")
-    host, _, port = lax.address.rpartition(":")
+    place = HeadAddress.parse(lax.address, "collect.address")
     try:
         RayCluster(lax.address, 1).close()  # nobody else reaches this one
         with pytest.raises(ConfigError, match="others can reach, and it takes any token"):
-            require_lock(lax.address, host, int(port), {"RAY_AUTH_MODE": "token"})
+            require_lock(place, {"RAY_AUTH_MODE": "token"})
         with pytest.raises(ConfigError, match="others can reach, and it has no token"):
-            require_lock(lax.address, host, int(port), {"RAY_AUTH_MODE": "disabled"})
+            require_lock(place, {"RAY_AUTH_MODE": "disabled"})
     finally:
         lax.end()
 
@@ -275,7 +276,7 @@ class Removing(TrainerHook):
 def test_a_node_that_is_gone_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: None
 ) -> None:
-    from metta.rl.remote.ray_variables import with_variables
+    from metta.cluster.ray_variables import with_variables
 
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="part of ray")
     expected = digest_of("lstm", tmp_path / "serial", **{"collect.overlap": True})
@@ -283,6 +284,8 @@ def test_a_node_that_is_gone_changes_nothing(
     for name, value in own.items():
         monkeypatch.setenv(name, value)
     sessions = tempfile.TemporaryDirectory(prefix="metta-nodes-", ignore_cleanup_errors=True)
+    monkeypatch.setenv("RAY_TMPDIR", sessions.name)
+    Path(sessions.name, "ray").mkdir()  # the second node writes there, and does not make it
     with with_variables({}, on_loopback=True):
         head = {"num_cpus": 0, "_system_config": SOON, "temp_dir": sessions.name}
         nodes = cluster_utils.Cluster(initialize_head=True, head_node_args=head)

@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.options import URL_VARIABLE, add_runs
 from metta.cli.policy_names import find_run
+from metta.cli.sweeping import LOCK_FILE
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
 from metta.loggers.number_text import shown_number
@@ -59,11 +61,22 @@ def run(options: argparse.Namespace) -> int:
     elif options.json:
         for summary in summaries:
             say(json.dumps(vars(summary)))
-    elif summaries:
-        say(_table(summaries))
     else:
-        say(f"there are no runs in {place}")
+        say(_table(summaries) if summaries else f"there are no runs in {place}")
+        if options.database is None and (sweeps := _sweeps(Path(options.runs))):
+            say(sweeps)
     return 0
+
+
+def _sweeps(output: Path) -> str:
+    """How many sweeps there are, each with runs of its own, and the command that lists them."""
+    names = sorted(file.parent.name for file in output.glob(f"*/{LOCK_FILE}"))
+    if not names:
+        return ""
+    count = "1 sweep" if len(names) == 1 else f"{len(names)} sweeps"
+    runs = shlex.join(["metta", "runs", "--runs", str(output / names[-1])])
+    where = "" if output == Path("runs") else f" {shlex.join(['--runs', str(output)])}"
+    return f"and {count}: metta sweep status{where} lists them; {runs} lists the runs of one"
 
 
 def _wanted(first: str | None, second: str | None) -> str | None:

@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.5
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Does the jobs that training, `metta eval`, `metta sweep` and `metta seeds` post to a database: one "
+        "Does jobs that training, `metta eval`, `metta sweep` and `metta seeds` post to a database, one "
         "after the other, until Ctrl-C. A job whose worker dies is done again by another one."
     )
     parser.epilog = (

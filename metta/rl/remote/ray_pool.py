@@ -5,10 +5,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from metta.errors import ConfigError
+from metta.cluster.ray_cluster import RayCluster
 from metta.rl.remote.own_modules import pack_with_modules, unpack_with_modules
 from metta.rl.remote.pool import Answer, run_task
-from metta.rl.remote.ray_cluster import RayCluster
 from metta.rl.remote.shard_worker import ShardWorker
 from metta.rl.remote.tasks import CollectSetup, Moment, ShardFailure, ShardResult, ShardTask
 
@@ -46,10 +45,12 @@ class RayPool:
     """
 
     def __init__(self, setup: CollectSetup, size: int, address: str | None = None) -> None:
-        self._cluster = RayCluster(address, size)
+        self._cluster = RayCluster(address, size, setting="collect.address")
         try:
             self._ray: Any = self._cluster.ray
-            self._require_room(size)
+            self._cluster.require_room(
+                size, "actors", "lower collect.num_actors (or num_shards), or add nodes"
+            )
             self._actor = self._ray.remote(max_restarts=0)(RayCollector)
             self._setup = self._ray.put(pack_with_modules(setup))
             self.processes = list(range(size))
@@ -62,25 +63,8 @@ class RayPool:
         self._answers: dict[Any, tuple[int, int]] = {}
 
     def _start(self) -> Any:
-        return self._actor.options(num_cpus=int(self._has_room())).remote(self._setup)
-
-    def _has_room(self) -> bool:
-        """Whether actors take a processor each: without it they run wherever Ray puts them.
-
-        Those of a cluster of their own share this machine, and so do all where nodes are gone.
-        """
-        return not self._cluster.is_own and self._num_processors() >= len(self.processes)
-
-    def _num_processors(self) -> int:
-        return int(self._ray.cluster_resources().get("CPU", 0))
-
-    def _require_room(self, size: int) -> None:
-        found = self._num_processors()
-        if found < size:
-            raise ConfigError(
-                f"{size} actors take a processor each, and the cluster has {found}; lower "
-                "collect.num_actors (or num_shards), or add nodes"
-            )
+        num_cpus = self._cluster.processors_each(len(self.processes))
+        return self._actor.options(num_cpus=num_cpus).remote(self._setup)
 
     def begin(self, moment: Moment) -> None:
         """Put it into the object store."""

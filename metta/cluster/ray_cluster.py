@@ -15,12 +15,13 @@ from typing import Any
 
 import psutil
 
+from metta.cluster.head_address import HeadAddress, is_loopback
+from metta.cluster.ray_join import check_cluster, token_mode
+from metta.cluster.ray_variables import with_variables
 from metta.envs.workers.guardian import Guardian
 from metta.envs.workers.worker_process import worker_context
 from metta.errors import ConfigError, MissingExtraError, RolloutError
 from metta.private_folders import ScratchFolder
-from metta.rl.remote.ray_join import check_cluster, host_and_port, is_loopback, is_same, token_mode
-from metta.rl.remote.ray_variables import with_variables
 
 __all__ = ["RayCluster"]
 
@@ -41,28 +42,54 @@ class RayCluster:
 
     Without an `address` a cluster is started for this process: it listens on loopback, with a token that
     nobody else knows. A process has one connection: a second `RayCluster` shares that of the first, and
-    one that the program made itself stays open.
+    one that the program made itself stays open. Errors name the `setting` that gave the address.
     """
 
-    def __init__(self, address: str | None, num_actors: int) -> None:
+    def __init__(self, address: str | None, num_actors: int, *, setting: str = "address") -> None:
         global _connection
+        head = None if address is None else HeadAddress.parse(address, setting)
         try:
             with _few_words():
                 self.ray: Any = importlib.import_module("ray")
         except ImportError as error:
-            raise MissingExtraError("ray", "ray", "collecting on Ray") from error
+            raise MissingExtraError("ray", "ray", "a Ray cluster") from error
         if not self.ray.is_initialized():
             if _connection is not None:  # the program called ray.shutdown()
                 _connection.close()
                 _connection = None
-            _connection = _Connection(self.ray, address, num_actors)
-        elif address is not None:
-            _require_same(self.ray, address)
+            _connection = _Connection(self.ray, head, num_actors)
+        elif head is not None:
+            _require_same(self.ray, head)
         self._connection = _connection
         self.is_own = _connection is not None and _connection.is_own
         """Whether it was started by this process, for its actors alone."""
         if _connection is not None:
             _connection.users += 1
+
+    def require_room(self, count: int, noun: str, advice: str) -> None:
+        """`ConfigError` with the advice if there is not a processor for each of them."""
+        found = self._num_processors()
+        if found < count:
+            raise ConfigError(
+                f"{count} {noun} take a processor each, and the cluster has {found}; {advice}"
+            )
+
+    def processors_each(self, count: int) -> int:
+        """1, or 0 if there are too few: what takes none runs wherever Ray puts it.
+
+        Those of a cluster of their own share this machine, and so do all where nodes are gone.
+        """
+        return int(not self.is_own and self._num_processors() >= count)
+
+    def _num_processors(self) -> int:
+        return int(self.ray.cluster_resources().get("CPU", 0))
+
+    def nodes_elsewhere(self) -> list[str]:
+        """Addresses of the nodes that are not of this machine."""
+        services: Any = importlib.import_module("ray._private.services")
+        here = set(services.find_node_ids())
+        alive = (node for node in self.ray.nodes() if node["Alive"])
+        return [node["NodeManagerAddress"] for node in alive if node["NodeID"] not in here]
 
     def guard(self) -> None:
         """Let what Ray has started since then end with this process, too."""
@@ -81,17 +108,17 @@ class RayCluster:
 class _Connection:
     """What connects this process, as long as somebody uses it."""
 
-    def __init__(self, ray: Any, address: str | None, num_actors: int) -> None:
-        self.ray, self.users, self.is_own = ray, 0, address is None
+    def __init__(self, ray: Any, head: HeadAddress | None, num_actors: int) -> None:
+        self.ray, self.users, self.is_own = ray, 0, head is None
         self._held = contextlib.ExitStack()
         self._guardian: Guardian | None = None
         self._started: set[psutil.Process] = set()
         try:
             with _own_signals():
-                if address is None:
+                if head is None:
                     self._start(num_actors)
                 else:
-                    self._join(address)
+                    self._join(head)
         except BaseException:
             self.close()
             raise
@@ -127,16 +154,15 @@ class _Connection:
                     for one in (process, *process.children(recursive=True)):
                         self._guardian.watch(one.pid, one.pid)
 
-    def _join(self, address: str) -> None:
-        host, port = host_and_port(address)
-        mode = token_mode(address, host)
-        check_cluster(address, host, port, mode)
-        with with_variables(mode, on_loopback=is_loopback(host)):
+    def _join(self, head: HeadAddress) -> None:
+        mode = token_mode(head)
+        check_cluster(head, mode)
+        with with_variables(mode, on_loopback=head.is_local):
             try:
-                self.ray.init(address=f"{host}:{port}", **_session(self.ray))
+                self.ray.init(address=f"{head.host}:{head.port}", **_session(self.ray))
             except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
                 raise RolloutError(
-                    f"the Ray cluster at {address!r} refused this process: {error}"
+                    f"the Ray cluster at {head.text!r} refused this process: {error}"
                 ) from error
 
     def close(self) -> None:
@@ -159,11 +185,11 @@ def _session(ray: Any) -> dict[str, Any]:
     return {"job_config": job, "log_to_driver": False, "logging_level": logging.ERROR}
 
 
-def _require_same(ray: Any, address: str) -> None:
+def _require_same(ray: Any, head: HeadAddress) -> None:
     found = ray.get_runtime_context().gcs_address
-    if not is_same(address, found):
+    if not head.is_same(HeadAddress.parse(found, head.setting)):
         raise ConfigError(
-            f"collect.address={address!r}, but this process is connected to the Ray cluster at {found}; "
+            f"{head.setting}={head.text!r}, but this process is connected to the Ray cluster at {found}; "
             "leave the address out, or call ray.shutdown() first"
         )
 

@@ -1,0 +1,189 @@
+"""`metta sweep`: tries values of settings, and finds the best ones."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metta.cli.arguments import ARGUMENTS_HELP
+from metta.cli.options import add_out, written_file
+from metta.cli.sweeping import add_sweep_options, begun, check_runs, defined, driven, opened
+from metta.cli.tables import say
+from metta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from metta.sweeps.definition import SweepDefinition
+    from metta.sweeps.ledger import SweepLedger
+
+__all__ = ["configure", "run"]
+
+_ACTIONS = ("resume", "status", "best", "plot")
+_DEFAULTS = {"trials": 40, "seeds": 1, "sampler": "tpe", "pruner": "none", "objective": "score"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Trains with other values of some settings in each trial, and finds those with the highest score. "
+        "metta sweep resume|status|best|plot NAME carries a sweep on, or shows what came of it; "
+        "metta sweep status lists the sweeps."
+    )
+    parser.epilog = (
+        "metta sweep cartpole lr=1e-5..1e-2:log n_epochs=3..10 minibatch_size=64,128,256 --trials 40. "
+        "A range is LOW..HIGH, LOW..HIGH:log, LOW..HIGH:STEP or a list A,B,C."
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="PRESET|FILE|NAME=RANGE|NAME=VALUE",
+        help=f"{ARGUMENTS_HELP}; one with a range or list is varied",
+    )
+    parser.add_argument("--trials", type=int, metavar="N", help="how many to try (default: 40)")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help="runs of each trial, with seeds that follow each other (default: 1)",
+    )
+    parser.add_argument(
+        "--sampler",
+        metavar="NAME",
+        help="what chooses values: tpe learns from earlier trials; random; grid (default: tpe)",
+    )
+    parser.add_argument(
+        "--pruner",
+        metavar="NAME",
+        help="ends trials early that are worse than others: none, median or asha (default: none)",
+    )
+    parser.add_argument(
+        "--objective",
+        metavar="NAME",
+        help="what is maximised: score, of fresh episodes at the end, or reward, of the last 100 episodes "
+        "of training (default: score)",
+    )
+    parser.add_argument(
+        "--cost",
+        metavar="NAME",
+        help="what is minimised beside it: none, steps, wall or cpu seconds (default: none)",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of the values that are tried (default: 0)"
+    )
+    add_sweep_options(parser)
+    add_out(parser, "the picture that `plot` draws (default: sweep.png in the sweep's folder)")
+    parser.add_argument("--json", action="store_true", help="status and best as JSON, for scripts")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Begin a sweep, or do what the first word says with one."""
+    words = list(options.words)
+    if not words or words[0] not in _ACTIONS:
+        return _begin(words, options)
+    action, *names = words
+    if len(names) > 1 or (not names and action != "status"):
+        raise ConfigError(
+            f"name one sweep: metta sweep {action} NAME; `metta sweep status` lists them"
+        )
+    with opened(options, must_exist=True) as ledger:
+        if not names:
+            return _list(ledger)
+        definition = ledger.definition(names[0])
+        if action == "resume":
+            return _resume(ledger, definition, options)
+        _check_nothing_chosen(options, action)
+        if action == "plot":
+            return _plot(ledger, definition, options)
+        from metta.cli.sweep_tables import best_lines, shown_json, status_lines
+
+        events = ledger.events(definition.name)
+        if options.json:
+            say(shown_json(definition, events, action))
+        else:
+            lines = best_lines if action == "best" else status_lines
+            say("\n".join(lines(definition, events)))
+        return 0
+
+
+def _begin(words: list[str], options: argparse.Namespace) -> int:
+    chosen = {name: getattr(options, name) for name in (*_DEFAULTS, "cost", "seed")}
+    choices = {**_DEFAULTS, **{name: value for name, value in chosen.items() if value is not None}}
+    definition = defined(words, options, "sweep", **choices)
+    if not definition.ranges:
+        raise ConfigError(
+            "nothing varies: give a setting a range, e.g. lr=1e-5..1e-2:log or minibatch_size=64,128,256. "
+            "One configuration over several seeds: metta seeds 5 ..."
+        )
+    from metta.sweeps.suggestions import grid_size, suggester_of
+
+    if definition.sampler == "grid":
+        size = grid_size(definition.ranges)
+        definition = definition.with_trials(min(size, options.trials or size))
+    suggester_of(definition)  # a missing extra is told now
+    with opened(options) as ledger:
+        begun(ledger, definition)
+        driven(ledger, definition, options)
+        return _end(ledger, definition)
+
+
+def _resume(
+    ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace
+) -> int:
+    if not definition.ranges:
+        raise ConfigError(
+            f"{definition.name!r} is one configuration over several seeds; continue it with: metta seeds "
+            f"resume {definition.name}"
+        )
+    _check_nothing_chosen(options, "resume", besides=("trials",))
+    check_runs(definition, options)
+    if options.trials is not None and options.trials != definition.trials:
+        definition = _with_trials(ledger, definition, options.trials)
+    driven(ledger, definition, options)
+    return _end(ledger, definition)
+
+
+def _with_trials(
+    ledger: "SweepLedger", definition: "SweepDefinition", trials: int
+) -> "SweepDefinition":
+    from metta.sweeps.definition import check_choices
+    from metta.sweeps.suggestions import grid_size
+
+    check_choices(definition.with_trials(trials))
+    if definition.sampler == "grid":
+        trials = min(trials, grid_size(definition.ranges))
+    return ledger.set_trials(definition, trials)
+
+
+def _check_nothing_chosen(
+    options: argparse.Namespace, action: str, besides: tuple[str, ...] = ()
+) -> None:
+    names = {*_DEFAULTS, "cost", "seed", "name"} - set(besides)
+    for name in sorted(names):
+        if getattr(options, name) is not None:
+            raise ConfigError(
+                f"--{name} is chosen when a sweep begins; leave it out of metta sweep {action}"
+            )
+
+
+def _end(ledger: "SweepLedger", definition: "SweepDefinition") -> int:
+    """Say what came of it."""
+    from metta.cli.sweep_tables import best_lines
+
+    say("\n".join(best_lines(definition, ledger.events(definition.name))))
+    return 0
+
+
+def _list(ledger: "SweepLedger") -> int:
+    from metta.cli.sweep_tables import list_lines
+
+    sweeps = [(ledger.definition(name), ledger.events(name)) for name in ledger.names()]
+    say("\n".join(list_lines(sweeps)) if sweeps else f"there are no sweeps in {ledger.url}")
+    return 0
+
+
+def _plot(ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace) -> int:
+    from metta.sweeps.plots import draw_sweep
+
+    default = str(Path(definition.runs) / definition.name / "sweep.png")
+    file = written_file(options.out or default)
+    draw_sweep(file, definition, ledger.events(definition.name))
+    say(f"drew the sweep to {file}")
+    return 0

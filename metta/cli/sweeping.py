@@ -1,0 +1,331 @@
+"""Beginning and carrying on a sweep, for `metta sweep` and `metta seeds`."""
+
+import argparse
+import contextlib
+import itertools
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metta.cli.arguments import resolve_arguments, sort_arguments
+from metta.cli.commands.train import checked_options
+from metta.cli.options import add_database, database_of
+from metta.cli.own_envs import recall_env, remember_env
+from metta.cli.tables import say
+from metta.errors import ConfigError, RunLockedError, SweepError
+from metta.untrusted.paths import check_name
+
+if TYPE_CHECKING:
+    from metta.jobs.local_workers import LocalWorkers
+    from metta.sweeps.definition import SweepDefinition
+    from metta.sweeps.ledger import SweepLedger
+    from metta.sweeps.ranges import Range
+    from metta.train.layers import Resolved
+
+__all__ = [
+    "PLACES",
+    "add_sweep_options",
+    "begun",
+    "check_runs",
+    "defined",
+    "driven",
+    "opened",
+    "resume_command",
+]
+
+PLACES = ("local", "queue", "ray")
+_TRIES = 32
+"""Combinations among which one that can be trained is looked for."""
+_PAUSE_SECONDS = 0.2
+_LEASE_SECONDS = 12.0
+"""A run that was pruned notices within a third of it."""
+_QUEUED = 8
+"""Jobs that are kept in the queue where other machines do them, if --workers does not say it."""
+LOCK_FILE = "sweep.lock"
+_FAMILIES = ("pettingzoo", "mettagrid", "envpool")
+
+
+def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that has trials run."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="runs that are trained at the same time (default: one for each core)",
+    )
+    parser.add_argument(
+        "--on",
+        choices=PLACES,
+        default="local",
+        help="who trains: processes on this machine, `metta worker` elsewhere, or a Ray cluster "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="the Ray cluster of --on ray (default: a new one, on this machine alone)",
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="name of the sweep and of its folder (default: by its time)"
+    )
+    add_database(parser, writes="file")
+
+
+def opened(options: argparse.Namespace, *, must_exist: bool = False) -> "SweepLedger":
+    """The database with its tables; a wrong address is refused here, before any work."""
+    from metta.sweeps.ledger import SweepLedger
+
+    ledger = SweepLedger(database_of(options))
+    try:
+        if must_exist:
+            ledger.check()
+        ledger.names()
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def defined(
+    words: Sequence[str], options: argparse.Namespace, kind: str, **choices: Any
+) -> "SweepDefinition":
+    """The sweep that words and options describe; refuses what is wrong before any work."""
+    from metta.sweeps.definition import SweepDefinition, check_choices
+    from metta.sweeps.ranges import is_range
+    from metta.sweeps.space import check_combinations, read_ranges
+    from metta.train.parsing.values import plain_data
+    from metta.train.settings import given_paths, setting_values
+
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: give 1 or more")
+    if options.address is not None and options.on != "ray":
+        raise ConfigError(f"--address {options.address!r} is that of a Ray cluster; add --on ray")
+    settings = set(sort_arguments(words).settings)
+    ranged = [word for word in words if word in settings and is_range(word)]
+    fixed = [word for word in words if word not in ranged]
+    ranges = read_ranges(ranged, _paths_of(fixed))
+    resolved, output = _resolved(fixed, ranges, options)
+    config = resolved.config
+    check_combinations(config, ranges)
+    _check_evaluation(config.trainer.evaluation, choices.get("objective", "score"))
+    values = setting_values(config)
+    varied = {one.path for one in ranges}
+    given = sorted(given_paths(config) - varied)
+    return check_choices(
+        SweepDefinition(
+            name=_name(options.name, kind, resolved),
+            words=tuple(fixed),
+            settings={path: plain_data(values[path], path) for path in given},
+            provenance=resolved.provenance(),
+            ranges=ranges,
+            runs=str(output.absolute()),
+            total_timesteps=config.trainer.total_timesteps,
+            first_seed=config.trainer.seed,
+            **choices,
+        )
+    )
+
+
+def begun(ledger: "SweepLedger", definition: "SweepDefinition") -> Path:
+    """Enter a new sweep and make its folder; returns the folder."""
+    folder = Path(definition.runs) / definition.name
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(
+            f"the folder {str(folder)!r} has something in it already, and no sweep in {ledger.url}; choose "
+            "another name with --name, or remove it"
+        )
+    ledger.begin(definition)
+    return folder
+
+
+def driven(
+    ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace
+) -> None:
+    """Carry a sweep on to its end, or until Ctrl-C; one process at a time."""
+    from metta.jobs.worker_names import release_dead
+    from metta.sweeps.driver import SweepDriver
+
+    folder, env = Path(definition.runs) / definition.name, _env_of(definition)
+    folder.mkdir(parents=True, exist_ok=True)
+    recall_env(folder, env)
+    remember_env(folder, env)
+    with _locked(folder, definition):
+        count = _num_workers(options, definition)
+        release_dead(ledger)
+        driver = SweepDriver(
+            ledger,
+            definition,
+            workers=count,
+            say=lambda line: say(line, flush=True),
+            prepare=lambda run: remember_env(run, env),
+        )
+        if driver.is_done:
+            return
+        say(_first_line(ledger, definition, options.on, count, len(driver.trials)), flush=True)
+        again = resume_command(definition, options)
+        try:
+            with _workers(options, definition, count) as workers:
+                while not driver.step():
+                    if workers is not None:
+                        workers.check(ledger)
+                    time.sleep(_PAUSE_SECONDS)
+        except KeyboardInterrupt:
+            say(f"interrupted, and what runs is saved; continue with: {again}", flush=True)
+            raise
+        except SweepError as error:
+            raise SweepError(f"{error}\nif that is mended, continue with: {again}") from error
+
+
+def resume_command(definition: "SweepDefinition", options: argparse.Namespace) -> str:
+    """The command that carries a sweep on, with the folder and database of this one."""
+    words = ["metta", options.command, "resume", definition.name]
+    if options.runs != "runs":
+        words += ["--runs", options.runs]
+    if options.database is not None:
+        words += ["--database", options.database]
+    if options.on != "local":
+        words += ["--on", options.on]
+    if options.address is not None:
+        words += ["--address", options.address]
+    return shlex.join(words)
+
+
+def check_runs(definition: "SweepDefinition", options: argparse.Namespace) -> None:
+    """Refuse to carry on a sweep with another folder of runs than it began with."""
+    if Path(options.runs).resolve() != Path(definition.runs).resolve():
+        raise ConfigError(
+            f"the runs of {definition.name!r} are in {definition.runs!r}; add --runs "
+            f"{shlex.quote(definition.runs)}"
+        )
+
+
+def _paths_of(words: Sequence[str]) -> dict[str, str]:
+    """Paths that words of the command line set, with the words."""
+    from metta.train.settings import setting_paths
+
+    names = setting_paths()
+    named = {word: word.partition("=")[0].replace("-", "_") for word in words if "=" in word}
+    return {names[name]: word for word, name in named.items() if name in names}
+
+
+def _resolved(
+    fixed: Sequence[str], ranges: Sequence["Range"], options: argparse.Namespace
+) -> tuple["Resolved", Path]:
+    """Settings with one value for each range, and the folder of runs; all of them are checked."""
+    from metta.sweeps.space import combinations, words_of
+
+    words = [words_of(ranges, values) for values in itertools.islice(combinations(ranges), _TRIES)]
+    about = {"eval_episodes": None, "runs": options.runs, "run": options.name}
+    return checked_options(argparse.Namespace(words=[*fixed, *_first_valid(fixed, words)], **about))
+
+
+def _first_valid(fixed: Sequence[str], words: Sequence[list[str]]) -> list[str]:
+    """The first combination that can be trained, so that those that cannot are told beside it."""
+    for combination in words[1:] and words:
+        with contextlib.suppress(ConfigError):
+            resolve_arguments([*fixed, *combination])
+            return combination
+    return words[0]
+
+
+def _check_evaluation(evaluation: Any, objective: str) -> None:
+    if objective == "score" and evaluation.eval_episodes == 0:
+        raise ConfigError(
+            "eval_episodes=0: trials are compared by the score of their last evaluation; give "
+            "eval_episodes=20, or --objective reward"
+        )
+    where = getattr(evaluation, "where", "here")
+    if where in ("queue", "ray"):
+        raise ConfigError(
+            f"evaluation.where={where}: a run of a sweep is a job itself, and evaluates in its own "
+            "process; leave evaluation.where out"
+        )
+
+
+def _name(name: str | None, kind: str, resolved: "Resolved") -> str:
+    if name is not None:
+        return check_name(name, "--name")
+    env = resolved.config.env.rpartition(":")[2].lower()
+    stem = "".join(sign if sign.isalnum() else "_" for sign in env).strip("_")[:60]
+    return f"{kind}-{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _env_of(definition: "SweepDefinition") -> str:
+    from metta.train.train_config import TrainingConfig
+
+    return TrainingConfig.from_dict(definition.settings).env
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, definition: "SweepDefinition") -> Iterator[None]:
+    from metta.file_locks import hold_lock
+
+    file = folder / LOCK_FILE
+    with hold_lock(file) as is_ours:
+        if not is_ours:
+            raise RunLockedError(
+                f"the sweep {definition.name!r} is being carried on by another process, which holds "
+                f"{str(file)!r}; wait for it, or stop it with Ctrl-C"
+            )
+        yield
+
+
+def _num_workers(options: argparse.Namespace, definition: "SweepDefinition") -> int:
+    if options.workers is not None:
+        return int(options.workers)
+    if options.on != "local":
+        return _QUEUED
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, definition.trials * definition.seeds))
+
+
+@contextlib.contextmanager
+def _workers(
+    options: argparse.Namespace, definition: "SweepDefinition", count: int
+) -> Iterator["LocalWorkers | None"]:
+    """The processes that train; None where they are started elsewhere."""
+    if options.on == "queue":
+        yield None
+        return
+    from metta.jobs.worker_settings import WorkerSettings
+
+    module = _env_of(definition).rpartition(":")[0]
+    settings = WorkerSettings(
+        database_of(options),
+        runs=definition.runs,
+        kinds=("train",),
+        groups=(definition.group,),
+        modules=(module,) if module and module not in _FAMILIES else (),
+        lease_seconds=_LEASE_SECONDS,
+    )
+    if options.on == "ray":
+        from metta.jobs.ray_workers import RayWorkers
+
+        address = options.address
+        with RayWorkers(settings, count, address=address, setting="--address") as on_ray:
+            yield on_ray
+        return
+    from metta.jobs.local_workers import LocalWorkers
+
+    with LocalWorkers(settings, count) as workers:
+        yield workers
+
+
+def _first_line(
+    ledger: "SweepLedger", definition: "SweepDefinition", on: str, count: int, done: int
+) -> str:
+    runs = f" of {definition.seeds} runs" if definition.seeds > 1 else ""
+    workers = {
+        "local": f"{count} worker{'s' * (count > 1)}",
+        "queue": f"up to {count} jobs for `metta worker`",
+        "ray": f"{count} workers on Ray",
+    }[on]
+    how = f", {definition.sampler}" if definition.ranges else ""
+    goes_on = f" from trial {done}" if done else ""
+    return (
+        f"sweep {definition.name}{goes_on}: {definition.trials} trial{'s' * (definition.trials > 1)}{runs}"
+        f"{how}; {workers}; database {ledger.url}"
+    )

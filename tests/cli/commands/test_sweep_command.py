@@ -1,0 +1,221 @@
+"""`metta sweep` from the command line: refused before any work, run to its end, killed and continued."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from faults.zygote import Zygote
+from metta.cli.main import main
+from metta.cli.sweep_tables import status_lines
+from metta.sweeps.ledger import SweepLedger
+from metta.sweeps.trials import Event, Trials
+from tests.children import TINY, ended, start_metta
+
+WORDS = ["CartPole-v1", "lr=1e-4..1e-2:log", "clip_coef=0.1..0.3", *TINY[:-2], "eval_episodes=4",
+         "eval_envs=4", "total_timesteps=160"]  # fmt: skip
+Said = tuple[int, str, str]
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> Said:
+    code = main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def events_of(runs: Path, name: str) -> list[Event]:
+    with SweepLedger(str(runs / "stats.db")) as ledger:
+        return ledger.events(name) if name in ledger.names() else []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "nothing varies: give a setting a range"),
+        (["cartpole", "lr=1e-3"], "metta seeds 5"),
+        (["cartpole", "lrr=1..3"], "unknown setting 'lrr'; did you mean 'lr'?"),
+        (["cartpole", "gama=0.9"], "unknown setting 'gama'"),
+        (["cartpole", "lr=2..1"], "is empty"),
+        (["cartpole", "lr=1..2", "learning_rate=1,2"], "are two ranges of"),
+        (["cartpole", "lr=1..2", "learning-rate=1"], "'learning-rate=1' sets"),
+        (["cartpole", "minibatch_size=64,100"], "1 of 2 combinations"),
+        (["cartpole", "lr=1..2", "minibatch_size=100"], "minibatch_size=100 does not divide"),
+        (["cartpole", "minibatch_size=100,64"], "minibatch_size=100: minibatch_size=100 does not"),
+        (["NoSuchEnv-v0", "lr=1..2"], "NoSuchEnv-v0"),
+        (["cartpole", "lr=1..2", "device=cuda:77"], "cuda:77"),
+        (
+            ["cartpole", "lr=1..2", "eval_episodes=0"],
+            "give eval_episodes=20, or --objective reward",
+        ),
+        (["cartpole", "lr=1..2", "--trials", "0"], "--trials 0: give a whole number from 1"),
+        (["cartpole", "lr=1..2", "--seeds", "0"], "--seeds 0"),
+        (["cartpole", "lr=1..2", "--seed", "-1"], "--seed -1"),
+        (["cartpole", "lr=1..2", "--workers", "0"], "--workers 0"),
+        (["cartpole", "lr=1..2", "--sampler", "cmaes"], "choose one of tpe, random, grid"),
+        (["cartpole", "lr=1..2", "--sampler", "grid"], "lr=1..2 has no steps"),
+        (["cartpole", "lr=1..2", "--pruner", "best"], "choose one of none, median, asha"),
+        (["cartpole", "lr=1..2", "--cost", "money"], "choose one of none, steps, wall, cpu"),
+        (["cartpole", "lr=1..2", "--objective", "loss"], "choose one of score, reward"),
+        (["cartpole", "total_timesteps=1000,2000", "--pruner", "asha"], "use --pruner none"),
+        (["cartpole", "lr=1..2", "--name", "../out"], "is not a name"),
+        (["cartpole", "lr=1..2", "--database", "mysql://host/db"], "use sqlite or postgresql"),
+        (["cartpole", "lr=1..2", "--database", "no_ending"], "no SQLite file of that name"),
+        (["resume"], "name one sweep"),
+        (["best", "a", "b"], "name one sweep"),
+    ],
+)
+def test_it_is_refused_before_any_work_when_the_input_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, _, err = said(capsys, "sweep", *words, "--runs", str(tmp_path / "runs"))
+    assert message in err
+    assert code == 2
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("action", ["resume", "status", "best", "plot"])
+def test_nothing_is_made_when_there_is_no_such_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    code, _, err = said(capsys, "sweep", action, "first", "--runs", str(tmp_path / "runs"))
+    assert (code, "there is no database" in err) == (1, True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_folders_and_servers_are_refused_when_they_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "cartpole", "lr=1..2", "--name", "a"]
+    (tmp_path / "file").touch()
+    code, _, err = said(capsys, *words, "--runs", str(tmp_path / "file"))
+    assert (code, "cannot be written" in err) == (2, True)
+    away = "postgresql://nobody@127.0.0.1:9/none"
+    code, _, err = said(capsys, *words, "--runs", str(tmp_path), "--database", away)
+    assert (code, "DatabaseUnavailableError" in err) == (1, True)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.yaml").touch()
+    code, _, err = said(capsys, *words, "--runs", str(tmp_path))
+    assert (code, "has something in it already" in err) == (2, True)
+
+
+def test_a_sweep_ends_with_its_best_trial_and_its_trials_are_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--runs", str(tmp_path)]
+    words = [*WORDS, "--trials", "3", "--seeds", "2", "--workers", "2", "--name", "first"]
+    code, out, _ = said(capsys, "sweep", *words, "--pruner", "median", *place)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("sweep first: 3 trials of 2 runs, tpe; 2 workers; database sqlite:")
+    assert sum(line.startswith("trial ") for line in lines) == 3
+    assert lines[-1].startswith("train it: metta train CartPole-v1 num_envs=2 ")
+    trials = Trials(events_of(tmp_path, "first"))
+    assert [trial.state for trial in trials.values()] == ["complete"] * 3
+    assert all(set(trial.reports) == {0, 1, 2, 3} for trial in trials.values())
+
+    code, out, _ = said(capsys, "sweep", "best", "first", "--json", *place)
+    best = json.loads(out)["best"]
+    assert best["score"]["low"] == max(
+        trial.score.low for trial in trials.values() if trial.score is not None
+    )
+    assert main(["train", *best["command"].split()[2:], "--run", "again", *place]) == 0
+    name = best["runs"][0]["run"]
+    code, out, _ = said(capsys, "runs", "again", "--json", *place)
+    again = json.loads(out.splitlines()[-1])
+    code, out, _ = said(capsys, "runs", name, "--json", *place)
+    assert json.loads(out)["score"] == again["score"] == best["runs"][0]["score"]
+
+    code, out, _ = said(capsys, "sweep", "status", "first", *place)
+    assert "3 of 3 trials ended; wanted is a high score" in out
+    code, out, _ = said(capsys, "sweep", "status", *place)
+    assert "lr=0.0001..0.01:log clip_coef=0.1..0.3" in out
+    code, out, _ = said(capsys, "sweep", "plot", "first", *place)
+    assert (tmp_path / "first" / "sweep.png").stat().st_size > 10_000
+    code, out, _ = said(capsys, "runs", "--runs", str(tmp_path / "first"))
+    assert out.count("t00") == 6
+    code, out, _ = said(capsys, "runs", *place)
+    assert "1 sweep" in out
+    code, out, _ = said(capsys, "compare", "first/t001-s1", "first/t002-s1", *place)
+    assert code == 0
+    assert main(["resume", "first/t001-s1", "total_timesteps=192", *place]) == 0
+
+    # more trials, under the same name only by `resume`
+    code, _, err = said(capsys, "sweep", *words, *place)
+    assert (code, "metta sweep resume first" in err or "in it already" in err) == (2, True)
+    code, _, err = said(capsys, "sweep", "resume", "first", "--sampler", "random", *place)
+    assert (code, "--sampler is chosen when a sweep begins" in err) == (2, True)
+
+
+def test_only_one_process_carries_a_sweep_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from metta.cli.sweeping import LOCK_FILE
+    from metta.file_locks import hold_lock
+    from tests.sweeps.toy_sweeps import toy_definition
+
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        ledger.begin(toy_definition(tmp_path))
+    (tmp_path / "toy").mkdir()
+    with hold_lock(tmp_path / "toy" / LOCK_FILE):
+        code, _, err = said(capsys, "sweep", "resume", "toy", "--runs", str(tmp_path))
+    assert (code, "RunLockedError" in err, str(tmp_path / "toy" / LOCK_FILE) in err) == (
+        1,
+        True,
+        True,
+    )
+    assert events_of(tmp_path, "toy") == []
+    other = ["--runs", str(tmp_path / "other"), "--database", str(tmp_path / "stats.db")]
+    code, _, err = said(capsys, "sweep", "resume", "toy", *other)
+    assert (code, f"add --runs {tmp_path}" in err) == (2, True)
+
+
+def test_a_running_trial_shows_how_far_it_is(tmp_path: Path) -> None:
+    from tests.sweeps.toy_sweeps import toy_definition
+
+    definition = toy_definition(tmp_path, ["lr=1,2"], cost="cpu")
+    asked = Event("ask", 1, {"values": {"trainer.optimizer.learning_rate": 1.0}, "all_seeds": True})
+    lines = "\n".join(status_lines(definition, [asked]))
+    assert "0 of 14 trials ended, 1 running; wanted is a high score and a low cost (cpu)" in lines
+    assert "waits" in lines
+
+
+def wait_for_events(runs: Path, name: str, kind: str, count: int) -> None:
+    deadline = time.monotonic() + 300.0
+    while sum(event.kind == kind for event in events_of(runs, name)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_repeated_or_tried_otherwise_when_the_driver_is_killed(
+    tmp_path: Path, zygote: Zygote, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--trials", "12", "--workers", "1", "--name", "a"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main(["sweep", *WORDS, *options, "--runs", str(whole)]) == 0
+    cut.mkdir()
+    words = ["sweep", *WORDS, *options, "--runs", str(cut)]
+    for wanted, number in ((2, signal.SIGKILL), (5, signal.SIGKILL), (9, signal.SIGINT)):
+        child = start_metta(zygote, words, tmp_path)
+        wait_for_events(cut, "a", "ask", wanted)
+        child.kill(number)
+        code = ended(child, tmp_path).code
+        assert code == (130 if number == signal.SIGINT else -signal.SIGKILL)
+        words = ["sweep", "resume", "a", "--workers", "1", "--runs", str(cut)]
+    assert "continue with: metta sweep resume a --runs" in (tmp_path / "out.txt").read_text()
+    code, out, _ = said(capsys, *words)
+    assert code == 0
+    assert tried(events_of(cut, "a")) == tried(events_of(whole, "a"))
+    with SweepLedger(str(cut / "stats.db")) as ledger:
+        records = ledger.records()
+    assert [record.state for record in records] == ["done"] * 12
+    assert "best by its mean" in out
+
+
+def tried(events: list[Event]) -> list[tuple[object, ...]]:
+    """What was tried and what came of it, without times and durations."""
+    trials = Trials(events)
+    return [(number, trial.values, trial.state, trial.score) for number, trial in trials.items()]
