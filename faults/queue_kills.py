@@ -80,7 +80,7 @@ class Disturbances:
         """Of the workers that held a job, by its key."""
 
     def kill_worker(self, numbers: random.Random) -> None:
-        """Kill a worker: nearly always one that holds a job."""
+        """Kill a worker, if possible one that holds a job."""
         deadline = time.monotonic() + numbers.choice((0.0, *[_SEARCH_SECONDS] * 9))
         while time.monotonic() < deadline:
             if self._kill_holder():
