@@ -53,6 +53,7 @@ _SEARCH_SECONDS = 5.0
 """For a worker that holds a job."""
 _AWAY_SECONDS, _PACE_SECONDS = 60.0, 0.05
 _VARIABLE = "METTA_STATS_URL"
+_TIMES = {"median_ms": statistics.median, "longest_ms": max}
 
 
 def trials(count: int, seed: int, folder: Path) -> Iterator[Trial]:
@@ -90,6 +91,16 @@ class Disturbances:
             _send(numbers.choice(self.workers.pids), signal.SIGKILL)
         self.counts["worker"] += 1
         self.replace()
+        self._await_progress()
+
+    def _await_progress(self) -> None:
+        """Let a job be done: workers that die without any are given up."""
+        before, deadline = len(self.ledger.records(states=["done"])), time.monotonic() + 60.0
+        while len(self.ledger.records(states=["done"])) == before and time.monotonic() < deadline:
+            if not self.ledger.records(states=["waiting", "held"]):
+                return
+            time.sleep(0.05)
+            self.replace()
 
     def let_wait(self, queued: QueuedEvaluation, count: int) -> None:
         """Stop workers until so many jobs are posted, so that there is something to hold."""
@@ -217,13 +228,15 @@ class Pace(TrainerHook):
     order = 1000
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
+        self.seconds: dict[bool, list[float]] = {False: [], True: []}
+        """Of epochs, by whether the queue was away."""
+        self.is_away = False
         self._begin = 0.0
 
     def on_epoch_start(self) -> None:
-        time.sleep(_PACE_SECONDS)
         if self._begin:
-            self.seconds.append(time.monotonic() - self._begin - _PACE_SECONDS)
+            self.seconds[self.is_away].append(time.monotonic() - self._begin)
+        time.sleep(_PACE_SECONDS)
         self._begin = time.monotonic()
 
 
@@ -231,17 +244,20 @@ def away_while_training(
     server: PostgresServer, folder: Path, seed: int, away_seconds: float
 ) -> Trial:
     """A run whose queue is away for so long equals one whose queue is there."""
-    epochs = 30 + round(1.2 * away_seconds / _PACE_SECONDS)
-    whole = _trained(server, folder / "whole", epochs, None)
-    away = _trained(server, folder / "away", epochs, away_seconds)
+    epochs = 30 + round(1.5 * away_seconds / _PACE_SECONDS)
+    _trained(server, folder / "whole", epochs, None)
+    seconds = _trained(server, folder / "away", epochs, away_seconds)
     outcome = difference(folder / "whole", folder / "away")
-    if outcome == OK and max(away) > max(0.5 * away_seconds, 10 * max(whole)):
-        outcome = f"an epoch took {max(away):.3f} s, without the pause at most {max(whole):.3f} s"
-    middle, longest = statistics.median, max
+    there, away = seconds[False], seconds[True]
+    if outcome == OK and not away:
+        outcome = "the queue was not away in any epoch"
+    if outcome == OK and max(away) > max(0.5 * away_seconds, 10 * max(there)):
+        outcome = (
+            f"an epoch took {max(away):.3f} s, with the queue there at most {max(there):.3f} s"
+        )
     times = {
-        "epochs": epochs,
-        "median_ms": [round(1000 * middle(one), 2) for one in (whole, away)],
-        "longest_ms": [round(1000 * longest(one), 2) for one in (whole, away)],
+        name: {"epochs": len(one), **{k: round(1000 * f(one), 2) for k, f in _TIMES.items()}}
+        for name, one in (("there", there), ("away", away or [0.0]))
     }
     point = f"the queue is away for {away_seconds:g} s of a run"
     return Trial("queue_kills", seed, point, outcome, detail=times)
@@ -249,8 +265,8 @@ def away_while_training(
 
 def _trained(
     server: PostgresServer, folder: Path, epochs: int, away_seconds: float | None
-) -> list[float]:
-    """Train a run in a folder; returns the seconds of its epochs."""
+) -> dict[bool, list[float]]:
+    """Train a run in a folder; returns the seconds of its epochs, by whether the queue was away."""
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = url = server.create_database(f"queue_{folder.name}")
     pace = Pace()
@@ -267,7 +283,7 @@ def _trained(
         ):
             trainer.add_hook(DigestHook(folder / "digests.jsonl"))
             trainer.add_hook(pace)
-            outage = threading.Thread(target=_go_away, args=(server, away_seconds))
+            outage = threading.Thread(target=_go_away, args=(server, away_seconds, pace))
             outage.start()
             trainer.train()
             outage.join()
@@ -278,9 +294,11 @@ def _trained(
     return pace.seconds
 
 
-def _go_away(server: PostgresServer, seconds: float | None) -> None:
+def _go_away(server: PostgresServer, seconds: float | None, pace: Pace) -> None:
     if seconds is not None:
-        time.sleep(0.5)
+        time.sleep(0.25 * seconds)
         server.kill()
+        pace.is_away = True
         time.sleep(seconds)
+        pace.is_away = False
         server.start()

@@ -194,25 +194,34 @@ class QueuedEvaluation:
                 courier.send(job.message)
         return courier
 
+    def _has_started(self) -> bool:
+        try:
+            self._start_courier()
+        except OSError as error:
+            self._put_off(f"the program that posts jobs could not be started: {error}")
+            return False
+        return True
+
+    def _put_off(self, why: str) -> None:
+        """Start the courier again, but later: after a longer pause each time."""
+        self._trouble = self._trouble or why
+        self._courier, self._next_start = None, time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _MAX_PAUSE)
+
     def _advance(self, seconds: float = 0.0) -> bool:
         """Take in what came, waiting so long for it; returns whether an evaluation ended."""
         if self._courier is None:
             pause = self._next_start - time.monotonic()
-            if not self._jobs or pause > 0:
+            if not self._jobs or pause > 0 or not self._has_started():
                 time.sleep(max(0.0, min(pause, seconds)))
                 return False
-            self._start_courier()
         assert self._courier is not None
         before = len(self._answers)
         for message in self._courier.receive(seconds):
             self._take(message)
         if self._courier.has_ended:
-            self._trouble = (
-                self._trouble or "the program that posts jobs ended; it is started again"
-            )
             self._courier.end()
-            self._courier, self._next_start = None, time.monotonic() + self._pause
-            self._pause = min(2 * self._pause, _MAX_PAUSE)
+            self._put_off("the program that posts jobs ended; it is started again")
         return len(self._answers) > before
 
     def _take(self, message: dict[str, Any]) -> None:

@@ -80,7 +80,10 @@ def _place_of(config: EvaluationConfig, run: QueuedRun) -> QueuePlace:
     ray = None
     if config.where == "ray":
         ray = {"address": config.ray_address, "num_workers": config.num_ray_workers}
-    return QueuePlace(run.id, database, f"start one with: {command}", ray)
+    advice = f"start one with: {command}"
+    if ray is not None:
+        advice = "those on Ray are being started, or wait for free processors"
+    return QueuePlace(run.id, database, advice, ray)
 
 
 def _short(folder: Path) -> str:
