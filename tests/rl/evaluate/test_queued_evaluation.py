@@ -161,30 +161,26 @@ def test_the_outcome_has_the_error_when_a_job_failed_and_a_resumed_run_tries_aga
     assert [one.state for one in posted(ledger, queued, 2)] == ["failed", "waiting"]
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
+def test_a_result_that_metta_did_not_write_is_an_error(
+    queued: QueuedEvaluation, ledger: JobLedger, tmp_path: Path
+) -> None:
+    numbers = {"returns": [1.0], "lengths": [1], "num_missing": 0}
+    found: list[dict[str, Any]] = [
         {},
         {"results": None},
         {"results": {"episodes": {"training/CartPole-v1": {}}, "left_out": {}}},
-        {
-            "results": {
-                "episodes": {"x/y": {"returns": [1.0], "lengths": [1], "num_missing": 0}},
-                "left_out": {},
-            }
-        },
-    ],
-)
-def test_a_result_that_metta_did_not_write_is_an_error(
-    queued: QueuedEvaluation, ledger: JobLedger, tmp_path: Path, result: dict[str, Any]
-) -> None:
-    submit(queued, 1, tmp_path)
-    posted(ledger, queued, 1)
-    job = ledger.take("liar", lease_seconds=60.0)
-    assert job is not None
-    ledger.finish(job, result)
-    (outcome,) = queued.collect(wait=True)
-    assert "that metta did not write" in str(outcome.error)
+        {"results": {"episodes": {"x/y": numbers}, "left_out": {}}},
+    ]
+    for epoch, result in enumerate(found, 1):
+        submit(queued, epoch, tmp_path)
+        posted(ledger, queued, epoch)
+        job = ledger.take("liar", lease_seconds=60.0)
+        assert job is not None
+        ledger.finish(job, result)
+    outcomes = queued.collect(wait=True)
+    assert len(outcomes) == len(found)
+    for outcome in outcomes:
+        assert "that metta did not write" in str(outcome.error)
 
 
 def test_replays_are_named_in_the_folder_where_they_were_asked_for_and_nowhere_else(

@@ -44,7 +44,6 @@ class Own(nn.Module):
         return out[:, :2], out[:, 2]
 
 
-@pytest.mark.parametrize("where", ["queue", "ray"])
 @pytest.mark.parametrize(
     ("more", "parts", "words"),
     [
@@ -58,7 +57,11 @@ class Own(nn.Module):
             {"env": CorridorEnv},
             "named by an id, and CorridorEnv is a type; name it as module:Class",
         ),
-        ({"checkpoint_interval": 0}, {}, "this run makes none; set checkpoint_interval"),
+        (
+            {"checkpoint_interval": 0, "evaluation.where": "ray"},
+            {},
+            "this run makes none; set checkpoint_interval",
+        ),
         (
             {"replay_interval": 1},
             {"replay_dir": "outside"},
@@ -72,9 +75,9 @@ class Own(nn.Module):
     ],
 )
 def test_it_is_refused_before_training_starts(
-    tmp_path: Path, where: str, more: dict[str, Any], parts: dict[str, Any], words: str
+    tmp_path: Path, more: dict[str, Any], parts: dict[str, Any], words: str
 ) -> None:
-    settings = {**SETTINGS, "evaluation.where": where, **more}
+    settings = {**SETTINGS, **more}
     if "env" in parts:
         del settings["env"]
         parts = {"curriculum": Curriculum(env=parts["env"])}
