@@ -1,7 +1,9 @@
 """Evaluations that `metta eval` plays: a saved policy in a suite, here or through a queue."""
 
 import dataclasses
+import shlex
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -171,14 +173,19 @@ class _Progress:
         is_idle = self._workers is None and bool(open_states) and "held" not in open_states
         self._num_idle = self._num_idle + 1 if is_idle and num_done == self._said else 0
         if num_done > self._said and open_states:
-            say(f"waiting for {len(open_states)} of {len(records)} evaluations ...", flush=True)
+            _tell(f"waiting for {len(open_states)} of {len(records)} evaluations ...")
         if self._num_idle == _QUIET_LOOKS:
-            say(
-                f"no worker takes them; start one with: metta worker --database {self._ledger.url} "
-                "(or add --workers 2 to this command)",
-                flush=True,
+            named = self._place.database
+            address = self._ledger.url if "://" in named else shlex.quote(named)
+            _tell(
+                f"no worker takes them; start one with: metta worker --database {address} (or add "
+                "--workers 2 to this command)"
             )
         self._said = num_done
+
+
+def _tell(text: str) -> None:
+    say(text, file=sys.stderr, flush=True)
 
 
 def _require_done(records: Sequence["JobRecord"], place: Elsewhere) -> None:
