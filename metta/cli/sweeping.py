@@ -20,6 +20,7 @@ from metta.untrusted.paths import check_name
 
 if TYPE_CHECKING:
     from metta.jobs.local_workers import LocalWorkers
+    from metta.jobs.ray_workers import RayWorkers
     from metta.sweeps.definition import SweepDefinition
     from metta.sweeps.ledger import SweepLedger
     from metta.sweeps.ranges import Range
@@ -285,7 +286,7 @@ def _num_workers(options: argparse.Namespace, definition: "SweepDefinition") -> 
 @contextlib.contextmanager
 def _workers(
     options: argparse.Namespace, definition: "SweepDefinition", count: int
-) -> Iterator["LocalWorkers | None"]:
+) -> Iterator["LocalWorkers | RayWorkers | None"]:
     """The processes that train; None where they are started elsewhere."""
     if options.on == "queue":
         yield None
