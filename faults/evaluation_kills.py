@@ -48,8 +48,8 @@ class Pace(TrainerHook):
     def on_epoch_start(self) -> None:
         time.sleep(self.seconds)
         for hook in self.trainer.hooks:
-            if isinstance(hook, EvaluationHook) and hook._background is not None:
-                self.file.write_text(str(hook._background.pid or ""))
+            if isinstance(hook, EvaluationHook) and hook._elsewhere is not None:
+                self.file.write_text(str(hook._elsewhere.pid or ""))
 
 
 def train(folder: str, pace: float) -> None:

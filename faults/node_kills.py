@@ -113,6 +113,8 @@ def run(folder: str, seed: int | None, count: int) -> None:
     from ray.cluster_utils import Cluster  # where Ray is missing, other campaigns run
 
     sessions = tempfile.TemporaryDirectory(prefix="metta-nodes-", ignore_cleanup_errors=True)
+    os.environ["RAY_TMPDIR"] = sessions.name
+    Path(sessions.name, "ray").mkdir()  # nodes that are added write there, and do not make it
     head = {"num_cpus": 0, "_system_config": SOON, "temp_dir": sessions.name}
     with with_variables(own, on_loopback=True):
         nodes = Cluster(initialize_head=True, head_node_args=head)

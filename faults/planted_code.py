@@ -19,7 +19,7 @@ from faults.second_user import USER, as_second_user, can_change_user
 from faults.trial import OK, Trial
 
 SMALL = ["num_envs=2", "n_steps=16", "hidden_size=8", "total_timesteps=64"]
-WORKING = ["num_workers=2", "eval_episodes=1", "evaluate_interval=1", "evaluation.background=true"]
+WORKING = ["num_workers=2", "eval_episodes=1", "evaluate_interval=1", "evaluation.where=process"]
 COMPILED = ["numerics.driver=step", "--eval-episodes", "0"]
 _LIBRARIES = [
     "cloudpickle", "gymnasium", "matplotlib", "metta", "numpy", "psutil", "rich", "safetensors",

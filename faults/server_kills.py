@@ -19,7 +19,7 @@ from faults.trial import OK, Trial
 
 RUN = [
     "num_envs=2", "num_workers=2", "n_steps=16", "hidden_size=8", "total_timesteps=128",
-    "eval_episodes=1", "evaluate_interval=2", "evaluation.background=true",
+    "eval_episodes=1", "evaluate_interval=2", "evaluation.where=process",
 ]  # fmt: skip
 ALWAYS = 1_000
 _LOOK_SECONDS = 0.02

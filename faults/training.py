@@ -67,7 +67,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "env": "CartPole-v1",
         "eval_episodes": 2,
         "evaluate_interval": 1,
-        "background": True,
+        "where": "process",
         "checkpoint_interval": 2,
         "keep_last": 1,
     },

@@ -73,7 +73,7 @@ def start_process(
     raise EnvError(
         f"{name} could not be started: the fork server of multiprocessing died "
         f"{len(_SECONDS_BEFORE_TRIES)} times ({type(last).__name__}); free memory, or use num_workers=0 "
-        "and evaluation.background=false"
+        "and evaluation.where=here"
     ) from last
 
 
@@ -165,7 +165,7 @@ def _require_sockets_of_system() -> None:
         raise EnvError(
             f"worker processes need a Unix socket, which cannot be made in {folder!r} ({error}); set "
             "METTA_CACHE_DIR or TMPDIR to a folder of yours on a local disk, with a short path, or use "
-            "num_workers=0 and evaluation.background=false"
+            "num_workers=0 and evaluation.where=here"
         ) from error
 
 

@@ -163,7 +163,7 @@ def test_the_next_start_removes_what_a_killed_run_left(short: Path, tmp_path: Pa
         "n_steps=16",
         "hidden_size=8",
     ]
-    working = ["num_workers=2", "evaluate_interval=1", "evaluation.background=true"]
+    working = ["num_workers=2", "evaluate_interval=1", "evaluation.where=process"]
     process = subprocess.Popen(
         [program, *small, *working, "total_timesteps=100000000"],
         env=environment, stdout=subprocess.DEVNULL, start_new_session=True,

@@ -19,8 +19,6 @@ POLICY_HELP = (
     "RUN (its best policy, or the latest if none has a score), RUN:best, RUN:latest, RUN:v120, or the path "
     "of a policy, checkpoint or run"
 )
-_MAX_DEPTH = 4
-"""Folders between a policy and its run, at most."""
 
 
 def say_choice(name: str, record: "PolicyRecord", store: "PolicyStore") -> None:
@@ -70,8 +68,9 @@ def run_and_epoch(name: str, runs: Path) -> tuple[Path, int | None]:
 
 def run_of(path: Path) -> Path | None:
     """The run that a policy is in; None if no folder around it has a ``config.yaml``."""
-    around = [path, *path.parents][:_MAX_DEPTH]
-    return next((folder for folder in around if (folder / "config.yaml").is_file()), None)
+    from metta.store.run_directory import run_around
+
+    return run_around(path)
 
 
 def training_task(record: "PolicyRecord") -> "Task | None":

@@ -130,6 +130,10 @@ def _report(trainer: Trainer, run: RunDirectory, env: str, again: str, *, is_sto
     state, episodes = trainer.state, trainer.evaluation_manager.episodes
     if is_stopped:
         say(f"stopped at {state.agent_step:,} steps ({state.stop_reason}); continue with: {again}")
+    elif state.owes_scores:
+        say(
+            f"{state.agent_step:,} steps are done; collect the scores that are missing with: {again}"
+        )
     elif episodes is not None:
         found = estimate(mean_of_means, [episodes.returns])
         mean, low, high = map(shown_number, (found.value, found.low, found.high))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metta.errors import ConfigError
+from metta.jobs.evaluate import evaluate
 from metta.jobs.job import Job
 from metta.jobs.train import train
 from metta.jobs.watch import JobWatch
@@ -13,7 +14,7 @@ __all__ = ["KINDS", "require_kinds"]
 
 JobFunction = Callable[[Job, WorkerSettings, JobWatch], dict[str, Any]]
 
-KINDS: dict[str, JobFunction] = {"train": train}
+KINDS: dict[str, JobFunction] = {"evaluate": evaluate, "train": train}
 """Kind -> function that returns the result as plain data."""
 
 

@@ -8,6 +8,8 @@ __all__ = ["WorkerSettings"]
 
 _FAMILIES = ("pettingzoo", "mettagrid", "envpool")
 """What may be in front of the colon of an id without being a module."""
+_PETTINGZOO_PACKAGES = ("pettingzoo", "mpe2")
+"""Whose modules ``pettingzoo:MODULE`` may name."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class WorkerSettings:
 
     def require_env(self, env_id: str | None) -> None:
         """Refuse an environment of a module that this worker was not told to import."""
-        module = (env_id or "").rpartition(":")[0]
+        module, _, name = (env_id or "").rpartition(":")
+        if module == "pettingzoo" and name.partition(".")[0] not in _PETTINGZOO_PACKAGES:
+            module = name  # which would be imported
         if module and module not in _FAMILIES and module not in self.modules:
             raise ConfigError(
                 f"the job names the environment {env_id!r}, whose module this worker does not import; "

@@ -26,6 +26,8 @@ from metta.loggers.events.history import last_event
 from metta.loggers.events.log import LogMark
 from metta.private_folders import sweep_scratch
 from metta.rl.evaluate.evaluator import PolicyEvaluator
+from metta.rl.evaluate.outcome import LateEvaluations
+from metta.rl.evaluate.run_queue import QueuedRun, open_queue
 from metta.rl.hooks.base import TrainerHook
 from metta.rl.hooks.checkpoint import CheckpointHook
 from metta.rl.hooks.evaluation import EvaluationHook
@@ -35,7 +37,7 @@ from metta.rl.remote.remote_collector import RemoteCollector
 from metta.rl.resume.checkpointer import TrainingCheckpointer
 from metta.rl.resume.run_saver import RunSaver
 from metta.rl.resume.run_settings import check_continuation, own_parts, write_settings
-from metta.rl.training_components import TrainingComponents
+from metta.rl.training_components import TrainingComponents, announcer
 from metta.stateful import digest_of
 from metta.store.checkpoints.files import Checkpoint
 from metta.store.checkpoints.manifest import is_run_id, read_log_mark
@@ -58,10 +60,12 @@ def build_hooks(  # noqa: PLR0913  # all services by name
     wandb_run: Any = None,
     stats_client: Any = None,
     replay_dir: str | os.PathLike[str] | None = None,
+    evaluations: LateEvaluations | None = None,
 ) -> list[TrainerHook]:
     """The three hooks as the configuration asks for them; those without anything to do are left out.
 
-    `saving` is the service of the run that saves it. Replays go to `replay_dir`.
+    `saving` is the service of the run that saves it. Replays go to `replay_dir`. `evaluations` play
+    elsewhere what the run wants to have scored.
     """
     hooks: list[TrainerHook] = []
     intervals = config.checkpoint.checkpoint_interval, config.checkpoint.wandb_checkpoint_interval
@@ -75,6 +79,8 @@ def build_hooks(  # noqa: PLR0913  # all services by name
                 evaluator=evaluator,
                 seed=config.seed,
                 replay_dir=replay_dir,
+                evaluations=evaluations,
+                announce=announcer(config),
             )
         )
     if logger is not None or wandb_run is not None or stats_client is not None or config.verbose:
@@ -139,6 +145,7 @@ class RunSession:
         """The checkpoint that the run continues from."""
         self._opened_wandb: Any = None
         self._event_log: EventLog | None = None
+        self._evaluations: LateEvaluations | None = None
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -184,7 +191,12 @@ class RunSession:
         parts.conditions.settings |= {**plain_settings(config), **own_parts(about)}
         if checkpoint is not None:
             check_continuation(self.directory, parts.conditions, checkpoint, self._changes)
-        self._event_log = self._open_log(checkpoint)  # refused before anything is written
+        # refused before anything is written
+        if trainer.evaluation.eval_episodes > 0:
+            settings = trainer.evaluation
+            evaluator = evaluator or PolicyEvaluator(curriculum.task, settings, seed=trainer.seed)
+            self._evaluations = self._open_queue(parts, trainer, evaluator, checkpointer.run_id)
+        self._event_log = self._open_log(checkpoint)
         saving, resumes = RunSaver.from_config(checkpointer, trainer.checkpoint), False
         if checkpoint is None:
             self._warn_of_lost_checkpoints()
@@ -205,10 +217,28 @@ class RunSession:
             wandb_run=self.wandb_run,
             stats_client=self.stats_client,
             replay_dir=self.replay_dir,
+            evaluations=self._evaluations,
         )
         for hook in hooks:
             parts.hooks.add(hook)
         self._watch(parts, hooks)
+
+    def _open_queue(
+        self,
+        parts: TrainingComponents,
+        config: TrainerConfig,
+        evaluator: PolicyEvaluator,
+        run_id: str,
+    ) -> LateEvaluations | None:
+        is_saved = config.checkpoint.checkpoint_interval > 0
+        run = QueuedRun(
+            run_id,
+            self.directory.path,
+            self.checkpoint_dir.absolute(),
+            self.replay_dir.absolute(),
+            is_saved,
+        )
+        return open_queue(config.evaluation, evaluator, parts.policy, run)
 
     def _open_services(self, parts: TrainingComponents, config: TrainingConfig) -> None:
         """W&B and the events, which get to know where the run is computed."""
@@ -308,7 +338,7 @@ class RunSession:
         sinks: list[Sink] = []
         if config.logging.csv:
             sinks.append(CsvSink(self.directory.metrics_file))
-            if config.evaluation.background or self.directory.evaluations_file.exists():
+            if config.evaluation.is_elsewhere or self.directory.evaluations_file.exists():
                 sinks.append(CsvSink(self.directory.evaluations_file, of_late_scores=True))
         if config.logging.tensorboard:
             sinks.append(TensorboardSink(self.directory.tensorboard_dir))
@@ -324,6 +354,8 @@ class RunSession:
     def close(self, *, failed: bool = False) -> None:
         """Close what was opened here and release the run; may be called more than once."""
         try:
+            if self._evaluations is not None:
+                self._evaluations.close()
             close_wandb_run(self._opened_wandb, exit_code=int(failed))
         finally:
             self._opened_wandb = None

@@ -17,8 +17,10 @@ from metta.file_locks import acquire_lock
 from metta.untrusted.json_files import brief, read_json
 from metta.untrusted.paths import safe_join
 
-__all__ = ["RunDirectory"]
+__all__ = ["RunDirectory", "run_around"]
 
+_MAX_DEPTH = 5
+"""Folders between a policy and its run, at most: one that waits for its score is in ``owed/<run id>``."""
 _MAX_LOCK_BYTES = 4096
 _WRITTEN_FOLDERS = ("checkpoints", "replays", "stats", "tensorboard", "wandb")
 _WRITTEN_FILES = (
@@ -296,6 +298,12 @@ class RunDirectory:
             "trainer could not be kept out of this run; choose a run directory on a local disk, or mount "
             "the file system with locks (NFS: with a lock service, without 'nolock')"
         )
+
+
+def run_around(path: Path) -> Path | None:
+    """The run that a policy is in; None if no folder around it has a ``config.yaml``."""
+    around = [path, *path.parents][:_MAX_DEPTH]
+    return next((folder for folder in around if (folder / "config.yaml").is_file()), None)
 
 
 def _described(error: OSError) -> str:

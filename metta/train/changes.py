@@ -6,6 +6,7 @@ from typing import Any
 from metta.errors import ConfigError
 from metta.secrets import scrub_all
 from metta.train.advice import FOR_COMPONENTS, Advice
+from metta.train.foreign_names import EARLIER_NAMES
 from metta.train.parsing.problems import shown
 from metta.train.parsing.schema import leaves_of, setting_values
 from metta.train.parsing.values import plain_data
@@ -67,7 +68,7 @@ def plain_settings(config: Any, prefix: str = "") -> dict[str, Any]:
 
 def config_of(settings: Settings) -> TrainingConfig:
     """The configuration of `plain_settings`; settings that this version does not have are left out."""
-    known = leaves_of(TrainingConfig)
+    known = {*leaves_of(TrainingConfig), *EARLIER_NAMES}
     return apply_settings(
         TrainingConfig(), {path: value for path, value in settings.items() if path in known}
     )

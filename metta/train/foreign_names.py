@@ -1,4 +1,4 @@
-"""Settings of other libraries that are no mere spelling: the one here with its value, or what to write."""
+"""Settings of other libraries and of older versions: the one here with its value, or what to write."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 from metta.train.parsing.problems import shown
 from metta.train.parsing.values import is_nothing
 
-__all__ = ["AS_HERE", "FOREIGN_NAMES", "SWITCHES", "Translation", "advice_for", "translate"]
+__all__ = [
+    "AS_HERE", "EARLIER_NAMES", "FOREIGN_NAMES", "SWITCHES", "Translation", "advice_for", "translate",
+]  # fmt: skip
 
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -152,10 +154,21 @@ _SWITCHES: dict[str, tuple[Answer, Answer]] = {
     "use_lstm": (Translation("agent.core", "lstm"), Translation("agent.core", "none")),
     "use_kl_loss": (_KL, AS_HERE),
 }
-SWITCHES = frozenset(_SWITCHES)
+_BACKGROUND = "trainer.evaluation.background"
+EARLIER_NAMES: dict[str, Callable[[Any], Answer]] = {
+    f"{group}background": _switch(
+        _BACKGROUND,
+        Translation("trainer.evaluation.where", "process"),
+        Translation("trainer.evaluation.where", "here"),
+    )
+    for group in ("", "trainer.", "evaluation.", "trainer.evaluation.")
+}
+"""Settings of older versions, by all their names, which commands, files and saved runs may still have."""
+SWITCHES = frozenset({*_SWITCHES, *EARLIER_NAMES})
 """Foreign settings that are true or false."""
 
 FOREIGN_NAMES: dict[str, Callable[[Any], Answer]] = {
+    **EARLIER_NAMES,
     **{name: _switch(name, *answers) for name, answers in _SWITCHES.items()},
     "net_arch": _net_arch,
     "fcnet_hiddens": _net_arch,

@@ -25,6 +25,8 @@ __all__ = [
 _RECURRENT = ("lstm", "gru")
 _MAX_BATCH = 10**12
 _MAX_DEPTH = 32
+_RESOLVED = ("database",)
+"""Settings besides mappings that may be references, ``env:NAME``."""
 
 
 def group_rules(rollout: "RolloutConfig") -> list[BrokenRule]:
@@ -100,7 +102,7 @@ def secret_rules(config: Any) -> list[BrokenRule]:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         advice = "give env:NAME, and set the environment variable NAME where metta is started"
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) and field.name not in _RESOLVED:
             advice = "leave that part out"
         for place, why in _exposed(value, ""):
             what = repr(place) if place else "the value"

@@ -139,11 +139,22 @@ class EvaluationConfig:
     """Failed evaluations in a row after which training stops; fewer only warn."""
     suite: Name | None = None
     """Name of a suite, or path of its YAML file, that is played in addition to the training task."""
-    background: bool = False
-    """Play in another process while training continues; scores then arrive some epochs later, as records of
-    the epoch that they belong to. An interrupted run does its missing evaluations when it is resumed."""
+    where: Literal["here", "process", "queue", "ray"] = "here"
+    """Who plays. `here`: training waits for it. All others play while training continues, and scores arrive
+    some epochs later, as records of the epoch that they belong to; an interrupted run collects missing ones
+    when it is resumed. `process`: another process; `queue`: `metta worker`s, on any machine that shares the
+    run's folder (extra `database`); `ray`: workers on Ray (extra `ray`)."""
     eval_timeout_seconds: Positive = 600.0
-    """How long an evaluation in the background may take; the end of a run waits for it."""
+    """`process`: how long an evaluation may take."""
+    end_wait_seconds: NonNegative = 600.0
+    """How long the end of a run waits for scores that are missing; `metta resume` collects the rest."""
+    database: Name | None = None
+    """`queue`, `ray`: database with the queue, a SQLite file or a URL, or ``env:NAME``; None: the variable
+    METTA_STATS_URL, else `stats.db` in the folder that holds the run."""
+    ray_address: str | None = None
+    """`ray`: cluster to join, as host:port; None: a new one, on this machine alone."""
+    num_ray_workers: Count = 1
+    """`ray`: workers that play at the same time."""
     replay_interval: Interval = 0
     """Epochs between replays, one episode of each simulation; 0: none. One more at the end of the run."""
     final_replay: bool = True
@@ -151,6 +162,11 @@ class EvaluationConfig:
     there is a replay of its epoch already."""
     replay_max_steps: Annotated[int, Ge(1), Le(100_000)] = 5_000
     """Steps after which the recording of an episode is cut off."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether others play while training continues."""
+        return self.where != "here"
 
 
 @config_class

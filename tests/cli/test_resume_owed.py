@@ -10,6 +10,7 @@ import pytest
 
 from faults.zygote import Zygote
 from metta.cli.main import main
+from metta.jobs.ledger import JobLedger
 from metta.loggers import read_events
 from metta.loggers.events.history import metric_rows
 from metta.store.policy_store import PolicyStore
@@ -28,7 +29,7 @@ SETTINGS = [
     "evaluate_interval=1",
     "checkpoint_interval=1",
     "keep_last=1",
-    "background=true",
+    "evaluation.where=process",
     "verbose=false",
     "final_replay=false",
 ]
@@ -104,9 +105,9 @@ def killed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stop(zygote, tmp_path_factory.mktemp("killed"), signal.SIGKILL)
 
 
-def resume(run: Path, background: str, undisturbed: Path) -> None:
+def resume(run: Path, where: str, undisturbed: Path) -> None:
     """Resume twice: the first time does all that is owed, the second time nothing."""
-    again = ["resume", str(run), "eval_episodes=6", f"background={background}"]
+    again = ["resume", str(run), "eval_episodes=6", f"evaluation.where={where}"]
     assert main(again) == 0
     assert json.dumps(evaluations(run)) == json.dumps(evaluations(undisturbed))
     assert best(run) == best(undisturbed)
@@ -117,13 +118,13 @@ def resume(run: Path, background: str, undisturbed: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("background", ["true", "false"])
+@pytest.mark.parametrize("where", ["process", "here"])
 def test_resume_does_the_evaluations_that_a_killed_run_owes(
-    undisturbed: Path, killed: Path, tmp_path: Path, background: str
+    undisturbed: Path, killed: Path, tmp_path: Path, where: str
 ) -> None:
     run = shutil.copytree(killed, tmp_path / "b")
-    resume(run, background, undisturbed)
-    if background == "true":
+    resume(run, where, undisturbed)
+    if where == "process":
         assert rows(run) == rows(undisturbed)
         assert table(run) == table(undisturbed)
 
@@ -135,6 +136,32 @@ def test_resume_does_the_evaluations_that_a_stopped_run_owes(
     run = stop(zygote, tmp_path, signal.SIGTERM)
     ends = [e.payload for e in read_events(run / "events.jsonl") if e.kind == "run_end"]
     assert [one["outcome"] for one in ends] == ["stopped"]
-    resume(run, "true", undisturbed)
+    resume(run, "process", undisturbed)
     assert rows(run) == rows(undisturbed)
     assert table(run) == table(undisturbed)
+
+
+@pytest.mark.timeout(600)
+def test_resume_collects_what_workers_did_for_a_run_that_was_killed(
+    undisturbed: Path, zygote: Zygote, tmp_path: Path
+) -> None:
+    run, words = tmp_path / "b", ["evaluation.where=queue", "eval_episodes=6"]
+    settings = [one for one in SETTINGS if not one.startswith("evaluation.where")]
+    process = start_metta(
+        zygote, ["train", *settings, *words, "--run", "b", "--output", str(tmp_path)], tmp_path
+    )
+    with JobLedger(str(tmp_path / "stats.db")) as ledger:
+        while not is_waiting_for_scores(run) or len(ledger.records()) < EPOCHS:
+            with pytest.raises(TimeoutError):
+                process.wait(0.05)
+        process.kill(signal.SIGKILL)
+        ended(process, tmp_path)
+        assert main(["worker", "--runs", str(tmp_path), "--idle", "0"]) == 0
+        # what is done already is not done again: no worker is there
+        assert main(["resume", str(run)]) == 0
+        assert [(one.state, one.attempt) for one in ledger.records()] == [("done", 1)] * EPOCHS
+    assert json.dumps(evaluations(run)) == json.dumps(evaluations(undisturbed))
+    assert (best(run), rows(run), table(run)) == (
+        best(undisturbed), rows(undisturbed), table(undisturbed),
+    )  # fmt: skip
+    assert list((run / "checkpoints" / "owed").rglob("*.safetensors")) == []

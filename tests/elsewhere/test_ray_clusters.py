@@ -284,6 +284,8 @@ def test_a_node_that_is_gone_changes_nothing(
     for name, value in own.items():
         monkeypatch.setenv(name, value)
     sessions = tempfile.TemporaryDirectory(prefix="metta-nodes-", ignore_cleanup_errors=True)
+    monkeypatch.setenv("RAY_TMPDIR", sessions.name)
+    Path(sessions.name, "ray").mkdir()  # the second node writes there, and does not make it
     with with_variables({}, on_loopback=True):
         head = {"num_cpus": 0, "_system_config": SOON, "temp_dir": sessions.name}
         nodes = cluster_utils.Cluster(initialize_head=True, head_node_args=head)

@@ -59,8 +59,8 @@ class Patient(TrainerHook):
     def on_epoch_end(self, trainer_state: TrainerState) -> None:
         self.num_arrivals += len(trainer_state.late_scores or ())
         for hook in self.trainer.hooks:
-            if isinstance(hook, EvaluationHook) and hook._background is not None:
-                hook._background.wait()
+            if isinstance(hook, EvaluationHook) and hook._elsewhere is not None:
+                hook._elsewhere.wait()
 
 
 def generators() -> str:
@@ -79,7 +79,7 @@ def trained(folder: Path, **more: Any) -> tuple[dict[int, list[dict[str, str]]],
         patient = Patient(trainer)
         trainer.add_hook(patient)
         state = trainer.train()
-        assert patient.num_arrivals == (4 if "background" in more else 0)
+        assert patient.num_arrivals == (4 if "where" in more else 0)
         assert (state.epoch, state.eval_epoch) == (5, 5 if more else None)
         assert bool(state.eval_scores.simulation_scores) == bool(more)
     digests = read_digests(folder / "digests.jsonl")
@@ -115,13 +115,13 @@ def test_everything_is_equal_when_each_epoch_is_evaluated_in_the_background(
     unevaluated: tuple[Any, str], tmp_path: Path
 ) -> None:
     """Not even the scores are in what is saved, before the last epoch is over."""
-    digests, after = trained(tmp_path, **EVALUATED, **RECORDED, background=True)
+    digests, after = trained(tmp_path, **EVALUATED, **RECORDED, where="process")
     assert (digests, after) == unevaluated
     assert len(list(tmp_path.glob("replays/*.replay"))) == 10
 
 
 def test_the_best_policy_is_found_when_scores_came_after_their_checkpoints(tmp_path: Path) -> None:
-    settings = {**SETTINGS, **EVALUATED, "background": True, "checkpoint_interval": 1}
+    settings = {**SETTINGS, **EVALUATED, "where": "process", "checkpoint_interval": 1}
     with Trainer(apply_settings(TrainingConfig(), settings), run_dir=tmp_path) as trainer:
         trainer.add_hook(Patient(trainer))
         trainer.train()
@@ -167,14 +167,14 @@ def scores_of(folder: Path) -> list[tuple[Any, ...]]:
 @pytest.fixture(scope="module")
 def background_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("background")
-    evaluated(folder, background=True)
+    evaluated(folder, where="process")
     return folder
 
 
 def test_rows_and_columns_are_equal_whenever_scores_arrive(
     background_run: Path, tmp_path: Path
 ) -> None:
-    evaluated(tmp_path, background=True, is_patient=True)
+    evaluated(tmp_path, where="process", is_patient=True)
     assert difference_of_scores(background_run, tmp_path) == OK
     assert comparable_rows(background_run) == comparable_rows(tmp_path)
     rows = comparable_rows(tmp_path)
@@ -186,12 +186,12 @@ def test_a_run_that_failed_is_resumed_with_all_its_scores(
     background_run: Path, tmp_path: Path
 ) -> None:
     settings = {**SETTINGS, **EVALUATED, "checkpoint_interval": 1, "keep_last": 1}
-    config = apply_settings(TrainingConfig(), {**settings, "background": True})
+    config = apply_settings(TrainingConfig(), {**settings, "where": "process"})
     with Trainer(config, run_dir=tmp_path) as trainer:
         trainer.add_hook(Failing())
         with pytest.raises(HookError, match="on fire"):
             trainer.train()
-    evaluated(tmp_path, background=True)
+    evaluated(tmp_path, where="process")
     assert difference_of_scores(background_run, tmp_path, saves_at_stops=True) == OK
     assert comparable_rows(background_run) == comparable_rows(tmp_path)
 
@@ -210,7 +210,7 @@ def test_scores_come_all_the_same_when_policies_cannot_be_kept(
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "owed").write_text("in the way")
     with pytest.warns(MettaWarning, match="could not be kept until it is scored"):
-        evaluated(tmp_path, background=True)
+        evaluated(tmp_path, where="process")
     assert scores_of(background_run) == scores_of(tmp_path)
 
 

@@ -74,4 +74,4 @@ def test_a_policy_on_its_way_to_be_scored_survives_the_start_of_another_run(
         return "owed" in path.parts
 
     train_another_before("metta.files.rename", is_owed, tmp_path, monkeypatch)
-    begin_without_warnings(tmp_path, eval_episodes=1, evaluate_interval=1, background=True)
+    begin_without_warnings(tmp_path, eval_episodes=1, evaluate_interval=1, where="process")

@@ -4,7 +4,6 @@ Criteria of the kind "tests pass" and "documentation exists" are met by the suit
 """
 
 import ast
-import importlib
 import json
 import re
 from pathlib import Path
@@ -29,6 +28,7 @@ from metta.store.checkpoints.files import list_checkpoints
 from metta.timing import Stopwatch
 from metta.train.settings import apply_settings
 from metta.train.train_config import EvaluationConfig, TrainingConfig, WandbConfig
+from tests.jobs.workers import working
 
 ROOT = Path(metta.__file__).parents[1]
 SMALL = {
@@ -179,9 +179,22 @@ def test_local_evaluations_work() -> None:
     assert hook.get_eval_scores().avg_category_score is not None
 
 
-@pytest.mark.xfail(reason="waits for evaluation in other processes and machines", strict=True)
-def test_remote_evaluations_work() -> None:
-    importlib.import_module("metta.rl.remote_evaluation")
+def test_remote_evaluations_work(tmp_path: Path) -> None:
+    scores = {}
+    for where in ("here", "queue"):
+        run = tmp_path / where
+        with (
+            working(tmp_path / "stats.db"),
+            Trainer(
+                small(evaluate_interval=1, **{"evaluation.where": where}), run_dir=run
+            ) as trainer,
+        ):
+            trainer.train()
+            assert trainer.state.eval_epoch == trainer.state.epoch == 4
+        events = [e.payload for e in read_events(run / "events.jsonl") if e.kind == "evaluation"]
+        scores[where] = [(one["epoch"], one["scores"]["episodes"]) for one in events]
+    assert scores["queue"] == scores["here"]
+    assert [epoch for epoch, _ in scores["queue"]] == [1, 2, 3, 4]
 
 
 def test_evaluation_scores_feed_into_metrics(tmp_path: Path) -> None:

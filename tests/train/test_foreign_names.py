@@ -1,5 +1,6 @@
 """Names and values of other libraries: taken where they mean the same, else answered."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from metta.cli.arguments import resolve_arguments
 from metta.envs.toy import CorridorEnv
 from metta.errors import ConfigError
 from metta.rl.ppo_trainer import PPOTrainer
-from metta.train.foreign_names import FOREIGN_NAMES
+from metta.train.changes import config_of
+from metta.train.foreign_names import EARLIER_NAMES, FOREIGN_NAMES
 from metta.train.settings import ALIASES, setting_paths, setting_values
 from metta.train.train_config import TrainingConfig
 
@@ -95,6 +97,22 @@ def test_the_command_line_gives_the_same_answers(name: str, value: Any, answer: 
 def test_one_of_two_is_asked_for_when_a_foreign_name_sets_the_same() -> None:
     with pytest.raises(ConfigError, match="'lr_schedule' and 'anneal_lr' both set"):
         PPOTrainer(None, CorridorEnv, lr_schedule="cosine", anneal_lr=True)
+
+
+@pytest.mark.parametrize("name", ["background", "evaluation.background", *EARLIER_NAMES])
+@pytest.mark.parametrize(("value", "where"), [(True, "process"), (False, "here")])
+def test_a_setting_of_an_older_version_keeps_its_meaning(
+    tmp_path: Path, name: str, value: bool, where: str
+) -> None:
+    path, text = "trainer.evaluation.where", str(value).lower()
+    typed = resolve_arguments(["cartpole", f"{name}={text}"], [])
+    assert setting_values(typed.config)[path] == where
+    (tmp_path / "config.yaml").write_text(f"trainer:\n  evaluation: {{background: {text}}}\n")
+    assert TrainingConfig.from_yaml(tmp_path / "config.yaml").trainer.evaluation.where == where
+    saved = config_of({"trainer.evaluation.background": value})  # as a checkpoint has it
+    assert saved.trainer.evaluation.where == where
+    with pytest.raises(ConfigError, match="'background' and 'where' both set"):
+        TrainingConfig.from_dict({"background": value, "where": "queue"})
 
 
 def test_no_foreign_name_is_a_setting() -> None:

@@ -3,23 +3,23 @@
 import argparse
 import csv
 import io
-import json
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from metta.cli.options import add_out, add_runs, written_file
+from metta.cli.options import add_database, add_out, database_of, written_file
 from metta.cli.own_envs import importable_env
 from metta.cli.policy_names import POLICY_HELP, say_choice, training_task
 from metta.cli.tables import say, table
-from metta.errors import ConfigError, PolicyError
+from metta.errors import ConfigError
 from metta.loggers.number_text import shown_number
 from metta.untrusted.text import printable
 
 if TYPE_CHECKING:
-    from metta.agent.policy import Policy
     from metta.agent.policy_record import PolicyRecord
-    from metta.rl.evaluate.evaluator import PolicyEvaluator
-    from metta.store.policies.rebuilding import HeldPolicy
+    from metta.cli.evaluations import Elsewhere, Plan
+    from metta.rl.evaluate.evaluator import PolicyEvaluator, Recorded
     from metta.store.policy_store import PolicyStore
 
 __all__ = ["Row", "configure", "run"]
@@ -57,8 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--suite",
+        action="append",
+        dest="suites",
         metavar="NAME|FILE",
-        help="what is played, e.g. classic, or a YAML file (default: what the policy was trained on)",
+        help="what is played, e.g. classic, or a YAML file (default: what the policy was trained on); may "
+        "be given more than once",
     )
     parser.add_argument("--env", metavar="ID", help="play this one environment instead")
     parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each simulation")
@@ -76,25 +79,53 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="record an episode of each simulation; `metta replay` plays it",
     )
-    add_runs(parser, writes="file")
+    add_database(parser, writes="file")
+    _add_place(parser)
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where it is played")
+    group.add_argument(
+        "--on",
+        choices=("here", "queue", "ray"),
+        default="here",
+        help="here: in this process; queue: by workers of --database (metta worker); ray: by workers on "
+        "Ray (default: %(default)s). The numbers are the same",
+    )
+    group.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="start N workers for it, on this machine or on Ray",
+    )
+    group.add_argument("--ray-address", metavar="HOST:PORT", help="Ray cluster to join")
+    group.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help="how long to wait for workers (default: no limit)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Play, print and write."""
     if options.episodes is not None and options.episodes < 1:
         raise ConfigError(f"--episodes {options.episodes}; give 1 or more")
-    if options.suite is not None and options.env is not None:
+    if options.suites and options.env is not None:
         raise ConfigError("--suite and --env both choose what is played; give one of them")
     _sort_out(options)
+    place = _place(options)
     from metta.store.policy_store import PolicyStore  # torch loads here, not for --help
 
-    store = PolicyStore(options.runs)
+    plans = _plans(options, PolicyStore(options.runs))
+    played = _played_here(plans) if place is None else _played_elsewhere(list(plans), place)
     rows: list[Row] = []
     details: list[dict[str, Any]] = []
-    for number, uri in enumerate(options.policies, 1):
-        evaluated = _evaluate(uri, number, options, store)
-        rows += evaluated[0]
-        details.append(evaluated[1])
+    for plan, recorded in played:
+        recorded.warn(plan.record.epoch)
+        found = _told(plan, recorded.files)
+        rows += found[0]
+        details.append(found[1])
     say(_table(rows))
     for one in details:
         for name, why in one["left_out"].items():
@@ -103,6 +134,35 @@ def run(options: argparse.Namespace) -> int:
             say(printable(f"replay of {one['policy']}: {path}"))
     _write(options, rows, details)
     return 0
+
+
+def _place(options: argparse.Namespace) -> "Elsewhere | None":
+    """Where it is played; None: here. Options that would have no effect are refused."""
+    if options.on == "here":
+        for name in ("workers", "ray_address", "wait", "database"):
+            if getattr(options, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(
+                    f"{option} has no effect with --on here; add --on queue or --on ray"
+                )
+        return None
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}; give 1 or more")
+    if options.wait is not None and not options.wait >= 0:
+        raise ConfigError(f"--wait {options.wait:g}; give a number of seconds, 0 or more")
+    if options.ray_address is not None and options.on != "ray":
+        raise ConfigError("--ray-address has no effect with --on queue; add --on ray")
+    from metta.cli.evaluations import Elsewhere
+
+    module = () if options.env is None else (importable_env(options.env).rpartition(":")[0],)
+    return Elsewhere(
+        database_of(options),
+        options.on,
+        options.workers,
+        options.ray_address,
+        options.wait,
+        modules=tuple(filter(None, module)),
+    )
 
 
 def _sort_out(options: argparse.Namespace) -> None:
@@ -118,29 +178,43 @@ def _sort_out(options: argparse.Namespace) -> None:
     setattr(options, kind, str(file))
 
 
-def _evaluate(
-    uri: str, number: int, options: argparse.Namespace, store: "PolicyStore"
-) -> tuple[list[Row], dict[str, Any]]:
-    import torch  # not for --help
+def _plans(options: argparse.Namespace, store: "PolicyStore") -> "Iterator[Plan]":
+    """Every policy in every suite; a policy is loaded when it is its turn."""
+    from metta.cli.evaluations import Plan
+    from metta.rl.evaluate.described import policy_for
 
-    from metta.rl.learn.numerics import threads_for
+    suites = options.suites or [None]
+    several = len(options.policies) * len(suites) > 1
+    for number, (uri, suite) in enumerate(itertools.product(options.policies, suites), 1):
+        with store.hold(uri) as held:
+            record = held.record
+            if suite is suites[0]:
+                say_choice(uri, record, store)
+            evaluator = _evaluator(record, suite, options, store)
+            policy, digest = policy_for(uri, held, evaluator), held.file.manifest["policy_hash"]
+        folder = None if options.replays is None else Path(options.replays)
+        if folder is not None and several:
+            folder = folder / f"policy_{number}"
+        yield Plan(uri, record, policy, digest, evaluator, folder)
 
-    with store.hold(uri) as held:
-        record = held.record
-        say_choice(uri, record, store)
-        evaluator = _evaluator(record, options, store)
-        policy = _loaded(uri, held, evaluator)
-    torch.set_num_threads(threads_for(policy))
-    results = evaluator.play(policy)
-    replays: dict[str, str] = {}
-    if options.replays is not None:
-        several = len(options.policies) > 1
-        folder = Path(options.replays) / f"policy_{number}" if several else Path(options.replays)
-        at = {"epoch": record.epoch, "agent_step": record.agent_step}
-        recorded = evaluator.record(policy, folder, **at, policy_uri=record.uri)
-        recorded.warn(record.epoch)
-        replays = recorded.files
-    estimates = evaluator.statistics()
+
+def _played_here(plans: "Iterator[Plan]") -> "Iterator[tuple[Plan, Recorded]]":
+    from metta.cli.evaluations import play_here
+
+    for plan in plans:
+        yield plan, play_here(plan)
+
+
+def _played_elsewhere(plans: "list[Plan]", place: "Elsewhere") -> "Iterable[tuple[Plan, Recorded]]":
+    from metta.cli.evaluations import play_elsewhere
+
+    return zip(plans, play_elsewhere(plans, place), strict=True)
+
+
+def _told(plan: "Plan", replays: dict[str, str]) -> tuple[list[Row], dict[str, Any]]:
+    """The lines of the table, and all that is known."""
+    uri, record, evaluator = plan.uri, plan.record, plan.evaluator
+    results, estimates = evaluator.results, evaluator.statistics()
     missing = {name: scores.num_missing for name, scores in results.episodes.items()}
     for name in results.summary.category_scores:
         missing[name] = sum(n for one, n in missing.items() if one.startswith(f"{name}/"))
@@ -155,7 +229,10 @@ def _evaluate(
 
 
 def _evaluator(
-    record: "PolicyRecord", options: argparse.Namespace, store: "PolicyStore"
+    record: "PolicyRecord",
+    suite_name: str | None,
+    options: argparse.Namespace,
+    store: "PolicyStore",
 ) -> "PolicyEvaluator":
     import dataclasses
 
@@ -168,8 +245,8 @@ def _evaluator(
     if options.env is not None:  # the policy was made for what its wrappers give
         wrappers = () if task is None else task.wrappers
         task = Task(importable_env(options.env), wrappers=wrappers)
-    if options.suite is not None:
-        suite = find_suite(options.suite)
+    if suite_name is not None:
+        suite = find_suite(suite_name)
     elif task is not None:
         category = "training" if options.env is None else "env"
         simulations = {f"{category}/{task.name}": SimulationConfig()}
@@ -188,26 +265,6 @@ def _evaluator(
         seed=options.seed,
         training_task=task,
         policy_store=store,
-    )
-
-
-def _loaded(uri: str, held: "HeldPolicy", evaluator: "PolicyEvaluator") -> "Policy":
-    """The policy, built for the first simulation whose spaces are those in its file."""
-    from metta.envs.factory import make_vec_env
-
-    manifest = held.file.manifest
-    own = manifest["observation_space"], manifest["action_space"]
-    for task in evaluator.tasks.values():
-        vec_env = make_vec_env(task)
-        vec_env.close()
-        described = json.loads(json.dumps(vec_env.obs_spec.describe()))
-        if (described, str(vec_env.action_space)) == own:
-            loaded = held.load(vec_env).policy
-            assert loaded is not None, "load gives the policy"
-            return loaded
-    raise PolicyError(
-        f"{uri!r} fits no simulation of the suite {evaluator.suite.name!r}: it observes {own[0]} and its "
-        f"actions are {own[1]}"
     )
 
 

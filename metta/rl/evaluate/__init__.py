@@ -1,1 +1,1 @@
-"""Evaluating policies: in this process, or in another one beside training."""
+"""Evaluating policies: in this process, in another one beside training, or by workers elsewhere."""

@@ -7,8 +7,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from metta.envs.workers.worker_process import worker_context
 from metta.errors import EnvError, MettaError
 from metta.private_folders import temporary_folder
 from metta.rl.evaluate.evaluator import Recorded
+from metta.rl.evaluate.outcome import Outcome, failed
 from metta.rl.evaluate.process import (
     EvaluationProcess,
     EvaluationRequest,
@@ -25,42 +25,28 @@ from metta.rl.evaluate.process import (
     write_weights,
 )
 from metta.sim.suite import SuiteResults
-from metta.store.policies.file import FrozenPolicy, freeze_policy
+from metta.store.policies.file import freeze_policy
 
-__all__ = ["MAX_WAITING", "BackgroundEvaluation", "EvaluationRequest", "Outcome"]
+__all__ = ["BackgroundEvaluation", "EvaluationRequest", "Outcome"]
 
-MAX_WAITING = 8
-"""Evaluations that wait in line; when more are due, training waits until there is room."""
 _MAX_ATTEMPTS = 2
 """How often an evaluation is played whose process ends without a result."""
 _POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The result of an evaluation; replays that were wanted too are a separate outcome."""
-
-    moment: EvaluationRequest
-    results: SuiteResults | None
-    error: MettaError | None = None
-    """Why results are missing though scores were wanted."""
-    recorded: Recorded = field(default_factory=Recorded)
-
-
-@dataclass(frozen=True)
 class _Job:
     moment: EvaluationRequest
     job: bytes
-    weights: FrozenPolicy | Path
-    """In memory, or in a file that is kept."""
+    weights: Path
+    folder: Path | None = None
+    """Of weights that nobody else keeps."""
     attempt: int = 1
 
 
 @dataclass(frozen=True)
 class _Playing:
     job: _Job
-    folder: Path | None
-    """For weights that were in memory."""
     deadline: float
     """On the monotonic clock."""
 
@@ -79,10 +65,10 @@ class BackgroundEvaluation:
             ...
         evaluations.close()
 
-    `submit` copies the policy; what happens to it afterwards does not matter. The process gets it in a
-    file, plays on the CPU, and cannot outlive this one. If it dies, the evaluation is played once
-    more; if it dies again, or takes longer than `timeout_seconds`, the outcome has an error, and a new
-    process plays the next evaluation.
+    `submit` copies the policy into a file; what happens to it afterwards does not matter. Any number of
+    files may wait. The process plays on the CPU, and cannot outlive this one. If it dies, the evaluation is
+    played once more; if it dies again, or takes longer than `timeout_seconds`, the outcome has an error,
+    and a new process plays the next evaluation.
     """
 
     def __init__(self, evaluator: Any, timeout_seconds: float) -> None:
@@ -111,6 +97,11 @@ class BackgroundEvaluation:
         """Epochs whose policies wait for their scores."""
         return {moment.epoch for moment in self._moments() if moment.is_scored}
 
+    @property
+    def trouble(self) -> str:
+        """Nothing: a process that ends is started again."""
+        return ""
+
     def _moments(self) -> list[EvaluationRequest]:
         moments = [job.moment for job in self._waiting]
         moments += [outcome.moment for outcome in self._finished]
@@ -124,16 +115,12 @@ class BackgroundEvaluation:
         With `weights`, a policy file that stays until then, its weights are taken from there.
         """
         job = described_job(self.evaluator, policy, moment)
-        self._waiting.append(_Job(moment, job, weights or freeze_policy(policy)))
+        folder = None if weights is not None else self._new_folder()
+        if folder is not None:
+            weights = write_weights(folder, freeze_policy(policy))
+        assert weights is not None
+        self._waiting.append(_Job(moment, job, weights, folder))
         self._advance()
-
-    def wait_for_room(self, is_hurried: Callable[[], bool] = lambda: False) -> bool:
-        """Wait while `MAX_WAITING` are in line, unless `is_hurried`; returns whether it waited."""
-        waited = False
-        while len(self._waiting) >= MAX_WAITING and not is_hurried():
-            waited = True
-            self._advance(_POLL_SECONDS)
-        return waited
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until something ends, at most so long; without `seconds` until everything has."""
@@ -162,16 +149,11 @@ class BackgroundEvaluation:
                 return
 
     def _begin(self, job: _Job) -> None:
-        is_temporary = not isinstance(job.weights, Path)
-        folder = self._new_folder() if is_temporary else None
         deadline = time.monotonic() + self.timeout_seconds
-        self._playing = _Playing(job, folder, deadline)
+        self._playing = _Playing(job, deadline)
         try:
-            file = job.weights
-            if not isinstance(file, Path):
-                assert folder is not None
-                file = write_weights(folder, file)
-            self._ready_process().give(file, job.job, is_temporary=is_temporary)
+            # the files of an attempt that may be repeated stay
+            self._ready_process().give(job.weights, job.job)
         except (OSError, MettaError) as error:
             if self._process is not None and self._process.has_ended:
                 self._take_end(job, self._end_process())
@@ -219,7 +201,6 @@ class BackgroundEvaluation:
         if job.attempt == _MAX_ATTEMPTS:
             self._fail(f"its process ended with exit code {exit_code} before it had a result")
             return
-        self._remove_folder()
         self._playing = None
         self._waiting.appendleft(dataclasses.replace(job, attempt=job.attempt + 1))
 
@@ -238,16 +219,11 @@ class BackgroundEvaluation:
             rest = dataclasses.replace(moment, is_scored=False)
             job = dataclasses.replace(playing.job, moment=rest, attempt=_MAX_ATTEMPTS)
             deadline = time.monotonic() + self.timeout_seconds
-            self._playing = _Playing(job, playing.folder, deadline)
+            self._playing = _Playing(job, deadline)
 
     def _fail(self, why: str) -> None:
-        """Missing scores are an error, missing replays are not."""
         assert self._playing is not None
-        moment = self._playing.moment
-        if moment.is_scored:
-            self._finish(Outcome(moment, None, EnvError(why)))
-        else:
-            self._finish(Outcome(moment, None, recorded=Recorded(failures={"all": why})))
+        self._finish(failed(self._playing.moment, EnvError(why)))
 
     def _finish(self, outcome: Outcome) -> None:
         self._remove_folder()
@@ -255,8 +231,8 @@ class BackgroundEvaluation:
         self._finished.append(outcome)
 
     def _remove_folder(self) -> None:
-        if self._playing is not None and self._playing.folder is not None:
-            shutil.rmtree(self._playing.folder, ignore_errors=True)
+        if self._playing is not None and self._playing.job.folder is not None:
+            shutil.rmtree(self._playing.job.folder, ignore_errors=True)
 
     def _end_process(self) -> int | None:
         process, self._process = self._process, None

@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import signal
 import time
 import warnings
@@ -82,12 +81,9 @@ class EvaluationProcess:
         """Whether it cannot answer any more."""
         return self._has_hung_up or self._end.within(0)
 
-    def give(self, weights: Path, job: bytes, *, is_temporary: bool = False) -> None:
-        """Let it play a job, when the one before is over; an `OSError` where it has ended.
-
-        The folder of weights that are temporary is removed when they are read.
-        """
-        about = json.dumps([len(job), str(weights), is_temporary])
+    def give(self, weights: Path, job: bytes) -> None:
+        """Let it play a job, when the one before is over; an `OSError` where it has ended."""
+        about = json.dumps([len(job), str(weights)])
         _write_all(self._commands.fileno(), f"{about}\n".encode() + job)
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
@@ -172,17 +168,15 @@ def _serve(
     warnings.simplefilter("ignore")  # the trainer reads the results, and warns
     with os.fdopen(os.dup(commands.fileno()), "rb") as jobs, contextlib.suppress(BrokenPipeError):
         while line := jobs.readline():
-            length, weights, is_temporary = json.loads(line)
-            for answer in _evaluated(Path(weights), jobs.read(length), is_temporary=is_temporary):
+            length, weights = json.loads(line)
+            for answer in _evaluated(Path(weights), jobs.read(length)):
                 _write_all(answers.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def _evaluated(weights: Path, job: bytes, *, is_temporary: bool) -> Iterator[dict[str, Any]]:
+def _evaluated(weights: Path, job: bytes) -> Iterator[dict[str, Any]]:
     """Answers to a job, the last one without ``more``."""
     try:
         evaluator, policy, moment = _read_job(weights, job)
-        if is_temporary:
-            shutil.rmtree(weights.parent, ignore_errors=True)
         is_recorded = moment.replay_dir is not None
         if moment.is_scored:
             evaluator.evaluate(policy)

@@ -31,7 +31,7 @@ class Hanging(CorridorEnv):
 def train(told: str, cache: str) -> None:
     """Train for one epoch, and wait for its scores."""
     os.environ["METTA_CACHE_DIR"] = cache
-    config = EvaluationConfig(background=True, evaluate_interval=1)
+    config = EvaluationConfig(where="process", evaluate_interval=1)
     hook = EvaluationHook(config, Curriculum(env=functools.partial(Hanging, told)))
     with PPOTrainer(None, CorridorEnv, num_envs=2, n_steps=8, n_epochs=1, hidden_size=8) as trainer:
         trainer.train(16, hooks=[hook])

@@ -21,7 +21,8 @@ from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.envs.workers.process_end import ProcessEnd
 from metta.errors import HookError, MettaWarning
-from metta.rl.evaluate.background import MAX_WAITING, BackgroundEvaluation, EvaluationRequest
+from metta.private_folders import sweep_scratch
+from metta.rl.evaluate.background import BackgroundEvaluation, EvaluationRequest
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.hooks import EvaluationHook, TrainerHook
 from metta.rl.ppo_trainer import PPOTrainer
@@ -167,17 +168,13 @@ def test_an_evaluation_is_played_again_when_its_process_dies(
     assert file.exists() == is_in_file
 
 
-def test_none_is_left_out_when_many_wait() -> None:
+def test_any_number_waits_in_files_when_evaluations_take_long(folder: Path) -> None:
     evaluations = BackgroundEvaluation(PolicyEvaluator(Hanging, CONFIG), 600.0)
-    looks: list[int] = []
     try:
-        for epoch in range(1, MAX_WAITING + 2):  # one plays, the others wait
-            assert not evaluations.wait_for_room()
+        for epoch in range(1, 21):
             evaluations.submit(EvaluationRequest(epoch, 0), corridor_policy())
-        # the next one waits for room, until a signal says to hurry
-        assert evaluations.wait_for_room(lambda: looks.append(1) or len(looks) > 2)  # type: ignore[func-returns-value]  # append gives None
-        evaluations.submit(EvaluationRequest(99, 0), corridor_policy())
-        assert evaluations.epochs == evaluations.unfinished == {*range(1, MAX_WAITING + 2), 99}
+        assert evaluations.epochs == evaluations.unfinished == {*range(1, 21)}
+        assert len(list(folder.glob("evaluation-*/*/policy.safetensors"))) == 20
         pid = evaluations.pid
         assert pid is not None
         assert evaluations.collect() == []
@@ -230,12 +227,14 @@ class Watching(TrainerHook):
 
     def on_epoch_end(self, trainer_state: Any) -> None:
         self.seen.append((trainer_state.late_scores, trainer_state.eval_epoch))
-        assert self.hook._background is not None
-        self.hook._background.wait()
+        assert self.hook._elsewhere is not None
+        self.hook._elsewhere.wait()
 
 
 def judged(background: bool, **config: Any) -> tuple[Any, ...]:
-    settings = EvaluationConfig(eval_episodes=4, background=background, **config)
+    settings = EvaluationConfig(
+        eval_episodes=4, where="process" if background else "here", **config
+    )
     hook = EvaluationHook(settings, Curriculum(env=CorridorEnv), seed=3)
     client, saving, watching = Client(), Saving(), Watching(hook)
     with PPOTrainer(None, CorridorEnv, **SMALL) as trainer:
@@ -266,7 +265,7 @@ def test_scores_belong_to_their_epoch_when_they_arrive_later() -> None:
 
 
 def test_a_failure_warns_and_several_stop_training_when_the_process_dies() -> None:
-    config = EvaluationConfig(evaluate_interval=1, background=True, max_eval_failures=2)
+    config = EvaluationConfig(evaluate_interval=1, where="process", max_eval_failures=2)
     hook = EvaluationHook(config, Curriculum(env=Dying))
     with (
         PPOTrainer(None, CorridorEnv, **SMALL) as trainer,
@@ -295,7 +294,7 @@ def test_missing_episodes_are_told_of_when_a_time_limit_ended_a_simulation() -> 
     env = CorridorEnv()
     policy = Policy(Still(), env.observation_space, env.action_space)
     suite = SimulationSuiteConfig(simulations={"training/x": SimulationConfig(max_seconds=500)})
-    config = EvaluationConfig(eval_episodes=3, background=True)
+    config = EvaluationConfig(eval_episodes=3, where="process")
     task = Curriculum(env=[CorridorEnv, endless]).task
     evaluator = PolicyEvaluator(suite, config, training_task=task)
     hook = EvaluationHook(config, evaluator=evaluator)
@@ -314,7 +313,7 @@ def test_nobody_waits_when_a_signal_says_to_hurry() -> None:
             trainer_state.shared["stop_signal"] = signal.SIGTERM
             trainer_state.request_stop("signal")
 
-    config = EvaluationConfig(evaluate_interval=1, background=True, eval_timeout_seconds=10_000.0)
+    config = EvaluationConfig(evaluate_interval=1, where="process", eval_timeout_seconds=10_000.0)
     hook = EvaluationHook(config, Curriculum(env=Hanging))
     with PPOTrainer(None, CorridorEnv, **SMALL) as trainer:
         trainer.train(16 * 50, hooks=[hook, Hurry()])
@@ -322,7 +321,29 @@ def test_nobody_waits_when_a_signal_says_to_hurry() -> None:
     assert hook.eval_scores.simulation_scores == {}
 
 
-def test_no_process_is_left_when_the_trainer_is_killed(zygote: Zygote, tmp_path: Path) -> None:
+def test_training_goes_on_and_waits_no_longer_than_configured_at_its_end() -> None:
+    config = EvaluationConfig(evaluate_interval=1, where="process", end_wait_seconds=1.5)
+    said: list[str] = []
+    hook = EvaluationHook(config, Curriculum(env=Hanging), announce=said.append)
+    with (
+        PPOTrainer(None, CorridorEnv, **SMALL) as trainer,
+        pytest.warns(MettaWarning) as caught,
+    ):
+        trainer.train(16 * 12, hooks=[hook])
+    assert (trainer.state.epoch, trainer.state.owes_scores) == (12, True)
+    many, owed = (str(one.message) for one in caught)
+    assert many.startswith("9 policies wait for their scores, in files, and training continues")
+    epochs = "epochs 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ..."
+    assert said == [f"waiting for the scores of {epochs} (up to 1.5 s; Ctrl-C stops waiting)"]
+    assert owed == (
+        f"the scores of {epochs} did not arrive within end_wait_seconds=1.5; they are lost: nothing was "
+        "saved"
+    )
+
+
+def test_no_process_is_left_when_the_trainer_is_killed(
+    zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = tmp_path / "pid"
     trainer = zygote.start(
         "tests.rl.evaluate.hanging_children:train", told=str(told), cache=str(tmp_path / "killed")
@@ -336,5 +357,7 @@ def test_no_process_is_left_when_the_trainer_is_killed(zygote: Zygote, tmp_path:
     trainer.wait()
     assert judge.within(60)
     judge.close()
-    left = list((tmp_path / "killed" / "scratch").glob("evaluation-*/*"))
+    monkeypatch.setenv("METTA_CACHE_DIR", str(tmp_path / "killed"))
+    sweep_scratch()  # as the next training does
+    left = list((tmp_path / "killed" / "scratch").glob("evaluation-*"))
     assert left == []

@@ -50,24 +50,24 @@ def events_of(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("background", "intervals", "recorded", "scored"),
+    ("where", "intervals", "recorded", "scored"),
     [
-        (False, (0, 2), [2, 4, 5], [5]),
-        (False, (1, 5), [5], [1, 2, 3, 4, 5]),
-        (False, (1, 0), [], [1, 2, 3, 4, 5]),
-        (False, (2, 3), [3, 5], [2, 4, 5]),
-        (True, (2, 3), [3, 5], [2, 4, 5]),
+        ("here", (0, 2), [2, 4, 5], [5]),
+        ("here", (1, 5), [5], [1, 2, 3, 4, 5]),
+        ("here", (1, 0), [], [1, 2, 3, 4, 5]),
+        ("here", (2, 3), [3, 5], [2, 4, 5]),
+        ("process", (2, 3), [3, 5], [2, 4, 5]),
     ],
 )
 def test_replays_come_at_intervals_and_at_the_end_when_training_runs(
     tmp_path: Path,
-    background: bool,
+    where: str,
     intervals: tuple[int, int],
     recorded: list[int],
     scored: list[int],
 ) -> None:
     names = dict(zip(("evaluate_interval", "replay_interval"), intervals, strict=True))
-    hook = trained(tmp_path, background=background, **names)
+    hook = trained(tmp_path, where=where, **names)
     found = list_replays(tmp_path / "replays")
     assert [info.epoch for _, info in found] == recorded
     assert sorted(one["epoch"] for one in events_of(tmp_path, "evaluation")) == scored
