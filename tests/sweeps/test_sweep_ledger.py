@@ -1,5 +1,6 @@
 """The log of a sweep: events are written once, and stand or fall with the jobs that they ask for."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from sqlalchemy import select, update
 from metta.errors import ConfigError, DatabaseError
 from metta.jobs.job import JobSpec
 from metta.sweeps.ledger import SweepLedger
-from metta.sweeps.tables import SWEEPS, sweep_events
+from metta.sweeps.tables import SWEEPS, sweep_events, sweeps
 from metta.sweeps.trials import Event
 from tests.sweeps.toy_sweeps import driven, toy_definition
 
@@ -56,6 +57,23 @@ def test_a_new_database_is_asked_for_when_one_has_sweeps_of_another_version(tmp_
         ledger.check()
     with SweepLedger(url) as ledger, pytest.raises(DatabaseError, match="use another database for"):
         ledger.names()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"name": "../other"}, {"ranges": 3}, {"surprise": 1}, {"trials": None, "words": None}],
+)
+def test_a_definition_is_refused_when_metta_did_not_write_it(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    definition = toy_definition(tmp_path)
+    text = json.dumps({**definition.to_dict(), **change})
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        ledger.begin(definition)
+        with ledger.transaction() as connection:
+            connection.execute(update(sweeps).values(definition=text))
+        with pytest.raises((DatabaseError, ConfigError), match="the sweep "):
+            ledger.definition("toy")
 
 
 def test_the_table_tells_everything_in_order_when_it_is_queried(url: str, tmp_path: Path) -> None:
