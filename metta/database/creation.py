@@ -4,6 +4,7 @@ A database may hold several sets of tables, each with its own version. There is 
 come from event logs, which can be loaded into a new database, and a job that is done is not needed again.
 """
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -109,13 +110,21 @@ def create_tables(engine: Engine, tables: TableSet = STATISTICS) -> None:
 
 
 def _make_folder_of(file: Path) -> None:
+    """Refuse what SQLite could only call unable to open, as it does where a disk is away."""
     try:
         make_folders(file.parent)
+        why = "" if file.parent.is_dir() else f"{str(file.parent)!r} is not a folder"
     except OSError as error:
+        why = str(error.strerror)
+    if not why and file.is_dir():
+        why = "it is a folder"
+    if not why and not os.access(file if file.exists() else file.parent, os.W_OK):
+        why = "you may not write there"
+    if why:
         raise ConfigError(
-            f"the database {str(file)!r} cannot be made: {error.strerror}; choose another address, or "
-            "another folder of runs"
-        ) from error
+            f"the database {str(file)!r} cannot be used: {why}; choose another address, or another folder "
+            "of runs"
+        )
 
 
 def check_version(

@@ -248,10 +248,14 @@ def test_jobs_can_be_queried_where_there_are_no_statistics(
     assert '{"name": "jobs", "kind": "table", "rows": 2}' in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place", ["file/jobs.db", "file/more/jobs.db", "folder.db", "/proc/x/y.db"]
+)
+def test_a_place_where_no_database_can_be_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
-    place = tmp_path / "file" / "jobs.db"
-    with JobLedger(str(place)) as ledger, pytest.raises(ConfigError, match=re.escape(str(place))):
+    (tmp_path / "folder.db").mkdir()
+    path = str(tmp_path / place)
+    with JobLedger(path) as ledger, pytest.raises(ConfigError, match=re.escape(path)):
         ledger.records()
 
 
