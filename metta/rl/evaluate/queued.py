@@ -71,7 +71,7 @@ class QueuedEvaluation:
     """Lets workers elsewhere play; a separate program, the courier, posts jobs and brings results.
 
         evaluations = QueuedEvaluation(evaluator, QueuePlace(run_id, "runs/stats.db", advice="..."))
-        evaluations.open()                             # refused before any work if it cannot work
+        evaluations.start()                            # refused before any work if it cannot work
         evaluations.submit(EvaluationRequest(epoch=10, agent_step=5_120), policy, weights)
         ...
         for outcome in evaluations.collect():          # in the order of submission
@@ -117,12 +117,12 @@ class QueuedEvaluation:
         """Why nothing may come at the moment, and what to do about it; empty if all is well."""
         return self._trouble
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Start the courier; raises what it finds wrong. A database that is merely away is not wrong."""
         if self._courier is not None:
             return
         _require_extras(self.place.where)
-        courier, deadline = self._start(), time.monotonic() + _START_SECONDS
+        courier, deadline = self._start_courier(), time.monotonic() + _START_SECONDS
         while not courier.has_ended and time.monotonic() < deadline:
             for message in courier.receive(_POLL_SECONDS):
                 if "error" in message:
@@ -182,7 +182,7 @@ class QueuedEvaluation:
             outcomes.append(self._outcome(job.moment, self._answers.pop(number)))
         return outcomes
 
-    def _start(self) -> CourierProcess:
+    def _start_courier(self) -> CourierProcess:
         self._courier = courier = CourierProcess()
         place, ray = self.place, self.place.ray
         if ray is not None:  # the trainer has imported them already
@@ -201,7 +201,7 @@ class QueuedEvaluation:
             if not self._jobs or pause > 0:
                 time.sleep(max(0.0, min(pause, seconds)))
                 return False
-            self._start()
+            self._start_courier()
         assert self._courier is not None
         before = len(self._answers)
         for message in self._courier.receive(seconds):

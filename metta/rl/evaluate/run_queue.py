@@ -51,7 +51,7 @@ def open_queue(
         _require_inside(run, where)
     place = _place_of(config, run)
     queued = QueuedEvaluation(evaluator, place)
-    queued.open()
+    queued.start()
     return queued
 
 

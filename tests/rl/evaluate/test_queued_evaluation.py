@@ -86,7 +86,7 @@ def epochs_of(outcomes: list[Outcome]) -> list[int]:
 def test_scores_are_those_of_a_local_evaluation(
     queued: QueuedEvaluation, database: str, tmp_path: Path
 ) -> None:
-    queued.open()
+    queued.start()
     first = submit(queued, 1, tmp_path)
     second = policy_of(2)
     queued.submit(EvaluationRequest(2, 20), second)  # its file could not be kept
@@ -120,7 +120,7 @@ def test_later_epochs_wait_for_earlier_ones(
 def test_everything_is_done_once_when_the_courier_is_killed(
     queued: QueuedEvaluation, ledger: JobLedger, database: str, tmp_path: Path
 ) -> None:
-    queued.open()
+    queued.start()
     submit(queued, 1, tmp_path)
     posted(ledger, queued, 1)
     assert queued.pid is not None
@@ -214,7 +214,7 @@ def test_a_database_that_is_away_is_not_an_error(tmp_path: Path) -> None:
     away = "postgresql://metta@127.0.0.1:1/metta"
     queued = QueuedEvaluation(PolicyEvaluator(ENV, CONFIG), QueuePlace("run", away, "..."))
     try:
-        queued.open()
+        queued.start()
         submit(queued, 1, tmp_path)
         while not queued.trouble:
             queued.wait(0.2)
@@ -239,6 +239,6 @@ def test_wrong_addresses_are_refused_at_the_start(
     for address, kind, words in cases:
         queued = QueuedEvaluation(PolicyEvaluator(ENV, CONFIG), QueuePlace("run", address, "..."))
         with pytest.raises(kind, match=words) as caught:
-            queued.open()
+            queued.start()
         assert "SessilePassword77" not in str(caught.value)
         assert queued.pid is None

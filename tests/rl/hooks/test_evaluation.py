@@ -8,7 +8,11 @@ import pytest
 from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.errors import HookError, MettaWarning
+from metta.rl.evaluate.evaluator import PolicyEvaluator, Recorded
+from metta.rl.evaluate.process import EvaluationRequest
+from metta.rl.evaluate.promised import PromisedEvaluations
 from metta.rl.hooks.evaluation import EvaluationHook
+from metta.rl.hooks.evaluation_records import EvaluationRecords, services_of
 from metta.rl.ppo_trainer import PPOTrainer
 from metta.sim.scores import EvalRewardSummary
 from metta.train.train_config import EvaluationConfig
@@ -137,3 +141,24 @@ def test_a_suite_is_played_beside_the_task_when_it_is_named() -> None:
     with PPOTrainer(None, "CartPole-v1", **SMALL) as trainer:
         trainer.train(16, hooks=[hook])
     assert list(hook.eval_scores.category_scores) == ["training", "classic"]
+
+
+def test_replays_are_reported_once_when_a_process_before_recorded_them() -> None:
+    class Replays:
+        told: list[tuple[int, str]] = []  # noqa: RUF012  # one test
+
+        def record_replay(self, *, epoch: int, simulation: str, **_: Any) -> None:
+            self.told.append((epoch, simulation))
+
+        def recorded(self, epochs: Any) -> set[tuple[str, int, str]]:
+            return {("replay", 1, "a/b")}
+
+    promised = PromisedEvaluations()
+    promised.look_up([1, 2], Replays())
+    records = EvaluationRecords(PolicyEvaluator("CartPole-v1"), promised)
+    services = services_of(None, Replays(), None)
+    for epoch in (1, 2):
+        recorded = Recorded({"a/b": f"/replays/{epoch}"})
+        records.report_replays(EvaluationRequest(epoch, 0), recorded, services)
+    assert Replays.told == [(2, "a/b")]
+    assert records.replays == {"a/b": "/replays/2"}
