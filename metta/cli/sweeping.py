@@ -20,6 +20,7 @@ from metta.untrusted.paths import check_name
 
 if TYPE_CHECKING:
     from metta.jobs.local_workers import LocalWorkers
+    from metta.jobs.ray_workers import RayWorkers
     from metta.sweeps.definition import SweepDefinition
     from metta.sweeps.ledger import SweepLedger
     from metta.sweeps.ranges import Range
@@ -137,6 +138,7 @@ def begun(ledger: "SweepLedger", definition: "SweepDefinition") -> Path:
             f"the folder {str(folder)!r} has something in it already, and no sweep in {ledger.url}; choose "
             "another name with --name, or remove it"
         )
+    remember_env(folder, _env_of(definition))
     ledger.begin(definition)
     return folder
 
@@ -285,7 +287,7 @@ def _num_workers(options: argparse.Namespace, definition: "SweepDefinition") -> 
 @contextlib.contextmanager
 def _workers(
     options: argparse.Namespace, definition: "SweepDefinition", count: int
-) -> Iterator["LocalWorkers | None"]:
+) -> Iterator["LocalWorkers | RayWorkers | None"]:
     """The processes that train; None where they are started elsewhere."""
     if options.on == "queue":
         yield None
@@ -324,8 +326,9 @@ def _first_line(
         "ray": f"{count} workers on Ray",
     }[on]
     how = f", {definition.sampler}" if definition.ranges else ""
+    cost = "" if definition.cost == "none" else f" at a low cost ({definition.cost})"
     goes_on = f" from trial {done}" if done else ""
     return (
         f"sweep {definition.name}{goes_on}: {definition.trials} trial{'s' * (definition.trials > 1)}{runs}"
-        f"{how}; {workers}; database {ledger.url}"
+        f"{how}, for a high {definition.objective}{cost}; {workers}; database {ledger.url}"
     )

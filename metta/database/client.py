@@ -41,10 +41,13 @@ class StatsReader(OpenDatabase):
     with the functions of `metta.database.queries` or with SQL.
     """
 
-    def __init__(self, url: str, *, wait_seconds: float = 30.0) -> None:
+    def __init__(
+        self, url: str, *, wait_seconds: float = 30.0, may_be_missing: bool = False
+    ) -> None:
+        """Without statistics in it the database is refused, unless they `may_be_missing`."""
         super().__init__(url, writes=False, wait_seconds=wait_seconds)
         try:
-            check_version(self._engine)
+            check_version(self._engine, may_be_missing=may_be_missing)
         except BaseException:
             self.close()
             raise

@@ -4,16 +4,18 @@ A database may hold several sets of tables, each with its own version. There is 
 come from event logs, which can be loaded into a new database, and a job that is done is not needed again.
 """
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, MetaData, Select, Table, inspect, select, text
 
 from metta.database.connection import database_errors, shown, sqlite_path
 from metta.database.schema import METADATA, SCHEMA_VERSION, VIEWS, schema_version
-from metta.errors import DatabaseError
+from metta.errors import ConfigError, DatabaseError
 from metta.files import make_folders
 
 __all__ = ["STATISTICS", "TableMaker", "TableSet", "check_version", "create_tables"]
@@ -91,7 +93,7 @@ def create_tables(engine: Engine, tables: TableSet = STATISTICS) -> None:
     """
     file = sqlite_path(engine)
     if file is not None:
-        make_folders(file.parent)
+        _make_folder_of(file)
     with database_errors(engine, "cannot prepare"):
         if file is not None:
             _use_write_ahead_log(engine)
@@ -107,16 +109,37 @@ def create_tables(engine: Engine, tables: TableSet = STATISTICS) -> None:
             connection.execute(tables.version_table.insert().values(version=tables.version))
 
 
-def check_version(engine: Engine, tables: TableSet = STATISTICS) -> None:
+def _make_folder_of(file: Path) -> None:
+    """Refuse what SQLite could only call unable to open, as it does where a disk is away."""
+    try:
+        make_folders(file.parent)
+        why = "" if file.parent.is_dir() else f"{str(file.parent)!r} is not a folder"
+    except OSError as error:
+        why = str(error.strerror)
+    if not why and file.is_dir():
+        why = "it is a folder"
+    if not why and not os.access(file if file.exists() else file.parent, os.W_OK):
+        why = "you may not write there"
+    if why:
+        raise ConfigError(
+            f"the database {str(file)!r} cannot be used: {why}; choose another address, or another folder "
+            "of runs"
+        )
+
+
+def check_version(
+    engine: Engine, tables: TableSet = STATISTICS, *, may_be_missing: bool = False
+) -> None:
     """Make sure that the database can be read by this code; changes nothing."""
     file = sqlite_path(engine)
     if file is not None and not file.exists():
         raise DatabaseError(f"there is no database {str(file)!r}; {tables.if_missing}")
     with database_errors(engine, "cannot read"), engine.connect() as connection:
         version = _version_of(connection, tables)
-    if version is None:
+    if version is not None:
+        _check(version, engine, tables)
+    elif not may_be_missing:
         raise DatabaseError(f"{shown(engine.url)} holds no {tables.name}; {tables.if_missing}")
-    _check(version, engine, tables)
 
 
 def _check(version: int, engine: Engine, tables: TableSet) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, Connection, Double, Integer, Select, func, select, table
+from sqlalchemy import JSON, Connection, Double, Integer, Select, func, inspect, select, table
 
 from metta.database.queries import find_run
 from metta.database.schema import METADATA, VIEWS
@@ -26,8 +26,10 @@ def table_names() -> list[str]:
 
 
 def table_sizes(connection: Connection) -> dict[str, int]:
-    """The number of rows of each table and view."""
-    counted = {name: select(func.count()).select_from(table(name)) for name in table_names()}
+    """The number of rows of each table and view that the database has, of jobs and sweeps too."""
+    database = inspect(connection)
+    names = sorted([*database.get_table_names(), *database.get_view_names()])
+    counted = {name: select(func.count()).select_from(table(name)) for name in names}
     return {name: connection.execute(query).scalar_one() for name, query in counted.items()}
 
 

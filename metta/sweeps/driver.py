@@ -54,8 +54,9 @@ class SweepDriver:
         if problem:
             say(f"note: {problem}")
         self._num_failed = 0
-        for trial in self.trials.in_state("pruned", "failed"):
-            self._cancel(trial)  # it may have been killed before it did
+        self._cancel(
+            *self.trials.in_state("pruned", "failed")
+        )  # it may have been killed before it did
 
     def step(self) -> bool:
         """Look once at everything that is open, and ask for what is next; returns whether all is done."""
@@ -125,7 +126,7 @@ class SweepDriver:
             if not why:
                 self._write(report)
                 continue
-            reason = f"at {share:.0%} of its steps: {why}"
+            reason = f"at {100 * share:.0f} % of its steps: {why}"
             self._write(
                 report, self._event("prune", trial.number, {"rung": rung, "reason": reason})
             )
@@ -189,9 +190,10 @@ class SweepDriver:
             self._suggester.follow(event)
             self.trials.follow(event)
 
-    def _cancel(self, trial: Trial) -> None:
-        keys = self._keys(trial)
-        patiently(lambda: self._ledger.cancel(keys=keys))
+    def _cancel(self, *trials: Trial) -> None:
+        keys = [key for trial in trials for key in self._keys(trial)]
+        if keys:
+            patiently(lambda: self._ledger.cancel(keys=keys))
 
     def _ended(self, trial: Trial) -> None:
         """Say what came of a trial; several failures before anything works end the sweep."""

@@ -89,7 +89,13 @@ class SweepLedger(JobLedger):
                 f"{self.url} has no sweep {name!r}{did_you_mean(name, known)}; `metta sweep status` lists "
                 "them, and --database names another database"
             )
-        return SweepDefinition.from_dict(_data(row["definition"], name))
+        try:
+            found = SweepDefinition.from_dict(_data(row["definition"], name))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _foreign(name, f"{type(error).__name__}: {error}") from error
+        if found.name != name:
+            raise _foreign(name, f"it is the definition of {found.name!r}")
+        return found
 
     def events(self, name: str) -> list[Event]:
         """Everything that happened in a sweep, in order."""
@@ -155,4 +161,8 @@ def _data(text: str, name: str) -> dict[str, Any]:
         reason = "it is not a mapping"
     except (ValueError, RecursionError) as error:
         reason = str(error)
-    raise DatabaseError(f"the sweep {name!r} holds data that metta did not write: {reason}")
+    raise _foreign(name, reason)
+
+
+def _foreign(name: str, reason: str) -> DatabaseError:
+    return DatabaseError(f"the sweep {name!r} holds data that metta did not write: {reason}")

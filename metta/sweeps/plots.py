@@ -37,7 +37,7 @@ def draw_sweep(path: Path, definition: SweepDefinition, events: Sequence[Event])
     figure, panels = pyplot.subplots(2, 2, figsize=(13, 9), layout="constrained")
     try:
         _draw_values(panels[0][0], definition, trials)
-        _draw_importance(panels[0][1], importances(definition, events))
+        _draw_importance(panels[0][1], _importances(definition, events))
         if definition.cost == "none":
             _draw_progress(panels[1][0], definition, trials)
         else:
@@ -98,6 +98,13 @@ def mean_curve(
         [one.low for one in found],
         [one.high for one in found],
     )
+
+
+def _importances(definition: SweepDefinition, events: Sequence[Event]) -> dict[str, float]:
+    try:
+        return importances(definition, events)
+    except MissingExtraError:  # a grid needs no Optuna
+        return {}
 
 
 def _draw_values(axes: Any, definition: SweepDefinition, trials: Trials) -> None:

@@ -34,4 +34,4 @@ def hopeless(pruner: str, value: float, others: Sequence[float]) -> str:
     num_better = sum(other > value for other in others)
     if num_better < places:
         return ""
-    return f"{num_better} of {len(others)} others are better, and {places} go on"
+    return f"not among the best {places} of {len(others) + 1}"

@@ -20,7 +20,7 @@ from metta.sweeps.trials import Event, Trials
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["Suggester", "grid_size", "importances", "replayed", "suggester_of"]
+__all__ = ["OptunaSuggester", "Suggester", "grid_size", "importances", "replayed", "suggester_of"]
 
 _MOST_VALUES = 10_000
 """Of one range in a grid."""

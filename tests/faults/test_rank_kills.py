@@ -20,6 +20,7 @@ def test_a_run_of_ranks_ends_the_same_when_they_are_killed_and_stopped(tmp_path:
     assert found
 
 
+@pytest.mark.slow
 def test_other_runs_differ(tmp_path: Path) -> None:
     paths = []
     for kind in ("lstm", "normalised"):

@@ -1,14 +1,17 @@
 """What a ledger promises, in SQLite and PostgreSQL: a job is done, and its result taken, once."""
 
 import math
+import re
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metta.cli.main import main
 from metta.database import StatsReader
 from metta.errors import ConfigError, DatabaseError
 from metta.jobs.job import Job, JobSpec
@@ -229,6 +232,31 @@ def test_jobs_live_beside_statistics(ledger: JobLedger, url: str) -> None:
     with StatsReader(url) as reader:
         assert reader.runs() == []
     assert state_of(ledger) == "waiting"
+
+
+def test_jobs_can_be_queried_where_there_are_no_statistics(
+    ledger: JobLedger, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger.post([spec("first"), spec("second")])
+    query = "SELECT key, state FROM jobs ORDER BY id"
+    assert main(["stats", "query", query, "--database", url, "--json"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        '{"key": "first", "state": "waiting"}',
+        '{"key": "second", "state": "waiting"}',
+    ]
+    assert main(["stats", "tables", "--database", url, "--json"]) == 0
+    assert '{"name": "jobs", "kind": "table", "rows": 2}' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "place", ["file/jobs.db", "file/more/jobs.db", "folder.db", "/proc/x/y.db"]
+)
+def test_a_place_where_no_database_can_be_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.db").mkdir()
+    path = str(tmp_path / place)
+    with JobLedger(path) as ledger, pytest.raises(ConfigError, match=re.escape(path)):
+        ledger.records()
 
 
 def test_another_version_of_the_table_is_refused(ledger: JobLedger, url: str) -> None:

@@ -202,7 +202,9 @@ def commanded(num_ranks: int, *words: str) -> subprocess.Popen[str]:
     [
         (signal.SIGKILL, 1, "rank 1 is gone"),
         (signal.SIGSTOP, 1, "rank 1 gave no sign of life for 5 seconds"),
-        (signal.SIGSTOP, 0, "rank 0 gave no sign of life for 5 seconds"),
+        pytest.param(
+            signal.SIGSTOP, 0, "rank 0 gave no sign of life for 5 seconds", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_rank_that_is_gone_is_named_and_the_run_resumes(
@@ -296,7 +298,7 @@ def alive(ranks: list[int]) -> list[int]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("start", [launched, commanded])
+@pytest.mark.parametrize("start", [pytest.param(launched, marks=pytest.mark.slow), commanded])
 def test_a_signal_to_the_launcher_saves_and_stops_all_ranks(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]], expected: str
 ) -> None:

@@ -70,6 +70,7 @@ def test_results_are_equal_in_every_order_of_construction(agent: str) -> None:
     assert len(set(digests)) == len(digests)  # the policy did learn
 
 
+@pytest.mark.slow
 def test_results_are_equal_when_updates_are_compiled() -> None:
     first = outcome(["central trainer", "first worker", "second worker"], {}, "step")
     assert first == outcome(["first worker", "second worker", "central trainer"], {}, "step")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metta.errors import ConfigError, SweepError
+from metta.errors import SweepError
 from metta.jobs.job import Job
 from metta.sweeps.definition import SweepDefinition
 from metta.sweeps.driver import SweepDriver
@@ -218,38 +218,6 @@ def test_the_second_driver_stops_when_another_has_gone_on(url: str, tmp_path: Pa
             second.step()
         assert [event.kind for event in ledger.events("toy")] == ["ask"]
         assert len(ledger.records()) == 1
-
-
-def test_events_are_written_once_when_the_answer_of_the_database_was_lost(
-    url: str, tmp_path: Path
-) -> None:
-    definition = toy_definition(tmp_path)
-    event = Event("ask", 1, {"values": {"a": 0.1}, "all_seeds": True}, 12.25)
-    with SweepLedger(url) as ledger:
-        ledger.begin(definition)
-        for _ in range(2):
-            ledger.append("toy", [event], sequence=0)
-        assert ledger.events("toy") == [event]
-        with pytest.raises(ConfigError, match="has a sweep 'toy' already"):
-            ledger.begin(definition)
-        assert ledger.definition("toy") == definition
-        assert ledger.set_trials(definition, 99).trials == ledger.definition("toy").trials == 99
-        with pytest.raises(ConfigError, match="has no sweep 'tov'; did you mean 'toy'"):
-            ledger.definition("tov")
-        assert ledger.names() == ["toy"]
-
-
-def test_an_event_is_lost_with_its_jobs_when_one_of_them_cannot_be_posted(tmp_path: Path) -> None:
-    from metta.jobs.job import JobSpec
-
-    definition = toy_definition(tmp_path)
-    event = Event("ask", 1, {"values": {}, "all_seeds": True}, 1.0)
-    bad = JobSpec("train", "sweep/toy/t001-s1", "sweep/toy", {}, max_attempts=0)
-    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
-        ledger.begin(definition)
-        with pytest.raises(ConfigError):
-            ledger.append("toy", [event], sequence=0, jobs=[bad])
-        assert ledger.events("toy") == []
 
 
 def test_scores_and_costs_are_means_over_seeds_when_trials_have_several(tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from metta.errors import ConfigError, MissingExtraError
 from metta.sweeps.ledger import SweepLedger
-from metta.sweeps.suggestions import grid_size, importances, replayed, suggester_of
+from metta.sweeps.suggestions import (
+    OptunaSuggester,
+    grid_size,
+    importances,
+    replayed,
+    suggester_of,
+)
 from metta.sweeps.trials import Event
 from tests.sweeps.toy_sweeps import driven, toy_definition
 
@@ -32,6 +38,24 @@ def test_the_log_gives_the_same_suggestions_when_it_is_replayed(
             assert suggester.ask(event.trial) == event.payload["values"]
     other = dataclasses.replace(definition, seed=1)
     assert suggester_of(other).ask(1) != events[0].payload["values"]
+
+
+@pytest.mark.parametrize(("cost", "state"), [("none", "PRUNED"), ("wall", "FAIL")])
+def test_the_study_knows_what_was_pruned_when_it_learns(
+    tmp_path: Path, cost: str, state: str
+) -> None:
+    definition = toy_definition(tmp_path, trials=2, cost=cost)
+    suggester = OptunaSuggester(definition)
+    values = suggester.ask(1)
+    asked = Event("ask", 1, {"values": values, "all_seeds": False})
+    pruned = Event("prune", 1, {"rung": 1, "reason": "others are better"})
+    reports = [Event("report", 1, {"rung": rung, "value": value})
+               for rung, value in ((0, None), (1, 7.5))]  # fmt: skip
+    for event in (asked, *reports, pruned):
+        suggester.follow(event)
+    [trial] = suggester.study.trials
+    assert trial.state.name == state
+    assert trial.intermediate_values == ({1: 7.5} if cost == "none" else {})
 
 
 def test_it_goes_on_from_what_was_tried_when_the_log_would_not_be_suggested_now(

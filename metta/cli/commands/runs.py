@@ -70,7 +70,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _sweeps(output: Path) -> str:
     """How many sweeps there are, each with runs of its own, and the command that lists them."""
-    names = sorted(file.parent.name for file in output.glob(f"*/{LOCK_FILE}"))
+    folders = output.iterdir() if output.is_dir() else ()
+    names = sorted(folder.name for folder in folders if (folder / LOCK_FILE).is_file())
     if not names:
         return ""
     count = "1 sweep" if len(names) == 1 else f"{len(names)} sweeps"

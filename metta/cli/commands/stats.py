@@ -141,7 +141,8 @@ def _tables(options: argparse.Namespace) -> int:
     from metta.database import StatsReader, table_sizes
     from metta.database.schema import VIEWS
 
-    with StatsReader(database_of(options)) as reader, reader.connect() as connection:
+    url = database_of(options)
+    with StatsReader(url, may_be_missing=True) as reader, reader.connect() as connection:
         counts = table_sizes(connection)
     kinds = {name: "view" if name in VIEWS else "table" for name in counts}
     if options.json:
@@ -156,7 +157,8 @@ def _tables(options: argparse.Namespace) -> int:
 def _query(options: argparse.Namespace) -> int:
     from metta.database import StatsReader, run_query
 
-    with StatsReader(database_of(options)) as reader, reader.connect() as connection:
+    url = database_of(options)
+    with StatsReader(url, may_be_missing=True) as reader, reader.connect() as connection:
         found = run_query(connection, options.sql, limit=options.limit)
     if options.json:
         names = _unique(found.columns)

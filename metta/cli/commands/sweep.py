@@ -182,7 +182,7 @@ def _list(ledger: "SweepLedger") -> int:
 def _plot(ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace) -> int:
     from metta.sweeps.plots import draw_sweep
 
-    default = str(Path(definition.runs) / definition.name / "sweep.png")
+    default = str(Path(options.runs) / definition.name / "sweep.png")
     file = written_file(options.out or default)
     draw_sweep(file, definition, ledger.events(definition.name))
     say(f"drew the sweep to {file}")

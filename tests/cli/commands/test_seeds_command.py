@@ -40,12 +40,12 @@ def test_seeds_end_with_a_table_and_a_picture_when_all_are_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ["--runs", str(tmp_path)]
-    words = [*WORDS, "seed=5", "--name", "s", "--workers", "2", *place]
-    assert main(["seeds", "3", *words]) == 0
+    words = [*WORDS, "seed=5", "--name", "s", "--workers", "1", *place]
+    assert main(["seeds", "2", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("sweep s: 1 trial of 3 runs; 2 workers; database")
+    assert lines[0].startswith("sweep s: 1 trial of 2 runs, for a high score; 1 worker; database")
     head = next(place for place, line in enumerate(lines) if line.startswith("seed "))
-    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["5", "6", "7"]
+    assert [line.split()[0] for line in lines[head + 1 : head + 3]] == ["5", "6"]
     assert (tmp_path / "s" / "seeds.png").read_bytes()[:4] == b"\x89PNG"
 
     # again: nothing is trained, the numbers are those of the runs
@@ -53,7 +53,7 @@ def test_seeds_end_with_a_table_and_a_picture_when_all_are_trained(
     found = json.loads(capsys.readouterr().out)
     scores = np.array([one["score"] for one in found["seeds"]])
     assert found["mean"] == estimate(mean_of_means, [scores]).to_dict()
-    assert [one["agent_step"] for one in found["seeds"]] == [96] * 3
+    assert [one["agent_step"] for one in found["seeds"]] == [96] * 2
     assert main(["runs", "s/t001-s6", "--json", *place]) == 0
     assert json.loads(capsys.readouterr().out)["score"] == scores[1]
     groups = ["s=" + ",".join(one["run"] for one in found["seeds"]), "one=s/t001-s5"]
