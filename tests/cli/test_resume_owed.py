@@ -15,6 +15,7 @@ from metta.loggers import read_events
 from metta.loggers.events.history import metric_rows
 from metta.store.policy_store import PolicyStore
 from tests.children import ended, start_metta
+from tests.jobs.workers import working
 
 EPOCHS = 4
 SETTINGS = [
@@ -165,3 +166,21 @@ def test_resume_collects_what_workers_did_for_a_run_that_was_killed(
         best(undisturbed), rows(undisturbed), table(undisturbed),
     )  # fmt: skip
     assert list((run / "checkpoints" / "owed").rglob("*.safetensors")) == []
+
+
+@pytest.mark.filterwarnings("default::metta.errors.MettaWarning")
+def test_a_run_ends_without_its_scores_when_nobody_plays_and_resume_collects_them(
+    undisturbed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = [one for one in SETTINGS if not one.startswith("evaluation.where")]
+    words = ["evaluation.where=queue", "eval_episodes=6", "end_wait_seconds=0"]
+    assert main(["train", *settings, *words, "--run", "b", "--output", str(tmp_path)]) == 0
+    told, run = capfd.readouterr(), tmp_path / "b"
+    assert f"collect the scores that are missing with: metta resume {run}" in told.out
+    assert "the scores of epochs 1, 2, 3, 4 did not arrive within end_wait_seconds=0" in told.err
+    assert evaluations(run) == []
+    with working(tmp_path / "stats.db"):
+        assert main(["resume", str(run), "end_wait_seconds=60"]) == 0
+    assert json.dumps(evaluations(run)) == json.dumps(evaluations(undisturbed))
+    assert "reached a mean return of" in capfd.readouterr().out
+    assert best(run) == best(undisturbed)
