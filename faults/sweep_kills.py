@@ -31,7 +31,7 @@ from metta.sweeps.trials import Event, Trials
 
 STEPS = 1280
 _NAME = "swept"
-_MAX_SECONDS = 600.0
+_MAX_SECONDS, _END_SECONDS = 600.0, 15.0
 _MAX_KILLS = 8
 """Of one sweep, which is then left alone: on a slow machine it would never end."""
 _TINY = ["num_envs=2", "horizon=16", "hidden_size=8", "update_epochs=1", "num_minibatches=1",
@@ -177,9 +177,12 @@ def left_over(folder: Path) -> str:
         run = folder / "runs" / record.payload["run"]
         if record.state == "done" and (problem := not_trained_once(run)):
             return f"{record.key}: {problem}"
-    time.sleep(2.0)  # processes of a command that was killed end a moment after it
-    left = [one.pid for one in psutil.process_iter() if is_in(one, folder)]
-    return f"processes are left: {left}" if left else ""
+    deadline = time.monotonic() + _END_SECONDS  # what a worker started ends a moment after it
+    while left := [one.pid for one in psutil.process_iter() if is_in(one, folder)]:
+        if time.monotonic() > deadline:
+            return f"processes are left: {left}"
+        time.sleep(0.1)
+    return ""
 
 
 def is_in(process: psutil.Process, folder: Path) -> bool:
