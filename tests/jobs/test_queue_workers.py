@@ -23,6 +23,7 @@ from metta.jobs.worker_settings import WorkerSettings
 from metta.runs.summary import summarize
 from tests.children import ended, start_metta
 from tests.jobs.training_jobs import LONG, trained, training, weights_of
+from tests.jobs.workers import working
 
 SECONDS = 60.0
 OTHER_TASK = {"curriculum.kind": "random", "curriculum.tasks": {"a": {"env": "antigravity:Env"}}}
@@ -170,6 +171,21 @@ def test_a_cancelled_run_is_stopped_and_saved(ledger: JobLedger, runs: Path) -> 
         until(lambda: record_of(ledger, "b").state == "done")
     assert summarize(runs / "a").status == "stopped"
     assert record_of(ledger, "a").state == "cancelled"
+
+
+def test_a_worker_that_dies_is_replaced_while_the_database_is_away(runs: Path) -> None:
+    with (
+        JobLedger("postgresql://nobody@127.0.0.1:1/none") as away,
+        working(runs / "stats.db") as workers,
+    ):
+        [pid] = workers.pids
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: workers.check(away) and workers.pids != [pid])
+
+
+def test_a_worker_refuses_a_database_that_does_not_get_better(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").mkdir()
+    assert main(["worker", "--database", str(tmp_path / "jobs.db"), "--idle", "0"]) == 2
 
 
 def test_leases_of_workers_that_ended_on_this_machine_are_released(ledger: JobLedger) -> None:

@@ -75,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
     from metta.jobs.worker_names import release_dead, worker_name
 
     with JobLedger(settings.database) as ledger:
+        ledger.require_usable()
         patiently(lambda: release_dead(ledger))
         say(f"waits for jobs of {ledger.url}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
@@ -117,6 +118,7 @@ def _serve_with_several(settings: "WorkerSettings", count: int) -> None:
     from metta.jobs.worker_names import release_dead
 
     with JobLedger(settings.database) as ledger:
+        ledger.require_usable()
         patiently(lambda: release_dead(ledger))
         with LocalWorkers(settings, count) as workers, contextlib.suppress(KeyboardInterrupt):
             say(f"{count} workers wait for jobs of {ledger.url}", flush=True)
