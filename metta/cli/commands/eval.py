@@ -153,7 +153,6 @@ def _place(options: argparse.Namespace) -> "Elsewhere | None":
     if options.ray_address is not None and options.on != "ray":
         raise ConfigError("--ray-address has no effect with --on queue; add --on ray")
     from metta.cli.evaluations import Elsewhere
-
     from metta.envs.env_ids import module_of
 
     module = None if options.env is None else module_of(importable_env(options.env))
