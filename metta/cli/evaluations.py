@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Elsewhere", "Plan", "play_elsewhere", "play_here"]
 
-_KIND = "evaluate"
+_KIND, _GROUP = "evaluate", "eval"
 _QUIET_LOOKS = 12
 """Looks without a worker, about five seconds, before that is worth a line."""
 
@@ -80,14 +80,13 @@ def _recorded_here(plan: Plan) -> "Recorded":
 
 def play_elsewhere(plans: Sequence[Plan], place: Elsewhere) -> list["Recorded"]:
     """Have all of them played by workers; the results are those of the evaluators."""
-    from metta.jobs.courier import require_usable
     from metta.jobs.ledger import JobLedger
     from metta.jobs.posting import await_jobs, post_again
 
     specs = [_spec(plan, place) for plan in plans]  # refused before anything is posted
     with ExitStack() as held:
         ledger = held.enter_context(JobLedger(place.database))
-        require_usable(ledger)
+        ledger.require_usable()
         workers = _workers(place, held)
         keys = [post_again(ledger, spec) for spec in specs]
         progress = _Progress(ledger, place, workers)
@@ -122,7 +121,7 @@ def _spec(plan: Plan, place: Elsewhere) -> "JobSpec":
     played = describe_evaluator(plan.evaluator, asked)
     policy = plan.uri if plan.uri.startswith("wandb://") else record.uri
     payload = described_evaluation(played, moment, policy, plan.policy_hash)
-    return JobSpec(_KIND, key_of(payload, "eval"), "eval", payload)
+    return JobSpec(_KIND, key_of(payload, _GROUP), _GROUP, payload)
 
 
 def _folder_in_run(plan: Plan, instead: str) -> Path:
@@ -142,7 +141,10 @@ def _workers(place: Elsewhere, held: ExitStack) -> Any:
     """Workers that this command starts; None if others do the work."""
     from metta.jobs.worker_settings import WorkerSettings
 
-    settings = WorkerSettings(place.database, kinds=(_KIND,), modules=place.modules)
+    # jobs of others may need modules that this command does not know
+    settings = WorkerSettings(
+        place.database, kinds=(_KIND,), groups=(_GROUP,), modules=place.modules
+    )
     if place.on == "ray":
         from metta.jobs.ray_workers import RayWorkers
 

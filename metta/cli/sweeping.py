@@ -46,7 +46,6 @@ _LEASE_SECONDS = 12.0
 _QUEUED = 8
 """Jobs that are kept in the queue where other machines do them, if --workers does not say it."""
 LOCK_FILE = "sweep.lock"
-_FAMILIES = ("pettingzoo", "mettagrid", "envpool")
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -292,15 +291,18 @@ def _workers(
     if options.on == "queue":
         yield None
         return
+    from metta.envs.env_ids import module_of
+    from metta.jobs.train import envs_of
     from metta.jobs.worker_settings import WorkerSettings
+    from metta.train.train_config import TrainingConfig
 
-    module = _env_of(definition).rpartition(":")[0]
+    envs = envs_of(TrainingConfig.from_dict(definition.settings))
     settings = WorkerSettings(
         database_of(options),
         runs=definition.runs,
         kinds=("train",),
         groups=(definition.group,),
-        modules=(module,) if module and module not in _FAMILIES else (),
+        modules=tuple(filter(None, map(module_of, envs))),
         lease_seconds=_LEASE_SECONDS,
     )
     if options.on == "ray":

@@ -49,6 +49,7 @@ __all__ = [
     "is_grid_id",
     "make_cartpole",
     "make_grid",
+    "module_of",
     "name_of",
 ]
 
@@ -57,6 +58,8 @@ _CARTPOLE = "metta/cartpole"
 _PETTINGZOO, _METTAGRID = "pettingzoo", "mettagrid"
 _PETTINGZOO_PACKAGES = ("pettingzoo", "mpe2")
 """What the extra `pettingzoo` installs."""
+_FAMILIES = (_PETTINGZOO, _METTAGRID, "envpool")
+"""What may be in front of the colon of an id without being a module."""
 
 
 def check_env_id(env_id: str) -> None:
@@ -65,6 +68,14 @@ def check_env_id(env_id: str) -> None:
         _grid_task(env_id, {})
     elif not is_cartpole_id(env_id):
         factory_of_id(env_id, {})
+
+
+def module_of(env_id: str) -> str | None:
+    """The module that making this environment imports; None if it is of a package that metta knows."""
+    module, _, name = env_id.rpartition(":")
+    if module == _PETTINGZOO and name.partition(".")[0] not in _PETTINGZOO_PACKAGES:
+        return name
+    return module if module and module not in _FAMILIES else None
 
 
 def factory_of(

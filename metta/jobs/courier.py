@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import queue
-import re
 import signal
 import sys
 import threading
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from metta.database.patience import pauses
 from metta.errors import (
-    ConfigError,
     DatabaseError,
     DatabaseUnavailableError,
     MettaError,
@@ -35,7 +33,7 @@ from metta.secrets import scrub
 if TYPE_CHECKING:
     from metta.jobs.ray_workers import RayWorkers
 
-__all__ = ["KIND", "Courier", "main", "require_usable"]
+__all__ = ["KIND", "Courier", "main"]
 
 KIND = "evaluate"
 """Of the jobs that it posts."""
@@ -47,10 +45,6 @@ _LONGEST_AWAY = 3.0
 """Pause between tries while the database is away."""
 _IGNORED_SECONDS = 3.0
 """After which jobs that nobody takes are worth telling."""
-_WRONG = re.compile(
-    "authentication failed|does not exist|no pg_hba.conf entry|unable to open database file"
-)
-"""What a database says that will not get better by waiting."""
 
 Message = dict[str, Any]
 
@@ -183,8 +177,9 @@ def main() -> int:
 
 
 def _read(lines: "queue.SimpleQueue[Message | None]") -> None:
-    with contextlib.suppress(ValueError, OSError):
-        for line in sys.stdin.buffer:
+    # not `sys.stdin`: Python could not close it while this thread reads
+    with contextlib.suppress(ValueError, OSError), os.fdopen(0, "rb", closefd=False) as messages:
+        for line in messages:
             lines.put(json.loads(line))
     lines.put(None)
 
@@ -199,7 +194,7 @@ def _serve(
         return
     opened = message["open"]
     ledger = held.enter_context(JobLedger(opened["database"], wait_seconds=_WAIT_SECONDS))
-    require_usable(ledger)
+    ledger.require_usable()
     workers = None if opened["ray"] is None else held.enter_context(_ray_workers(opened))
     courier = Courier(ledger, opened["group"], send)
     send({"ready": ledger.url})
@@ -212,25 +207,9 @@ def _serve(
             return
         pause = courier.look()
         if workers is not None:
-            with contextlib.suppress(DatabaseUnavailableError):
-                workers.check(ledger)
+            workers.check(ledger)
         elif courier.is_idle:
             pause = None
-
-
-def require_usable(ledger: JobLedger) -> None:
-    """Refuse an address that is wrong; a database that is merely away is not."""
-    try:
-        with ledger.transaction():
-            pass
-    except DatabaseUnavailableError as error:
-        if _WRONG.search(str(error)):
-            raise ConfigError(
-                f"{error}; give the address of a database that may be used: evaluation.database, or "
-                "METTA_STATS_URL"
-            ) from error
-    except OSError as error:
-        raise ConfigError(f"the database {ledger.url} cannot be made: {error}") from error
 
 
 def _ray_workers(opened: Mapping[str, Any]) -> "RayWorkers":

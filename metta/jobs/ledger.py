@@ -1,6 +1,7 @@
 """`JobLedger`: who does which job, and what came of it."""
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,10 @@ __all__ = ["JobLedger"]
 _MAX_JSON_VALUES = 5_000_000
 _MAX_PARTS = 500
 """Values in one SQL statement."""
+_WRONG = re.compile(
+    "authentication failed|does not exist|no pg_hba.conf entry|unable to open database file"
+)
+"""What a database says that will not get better by waiting."""
 
 
 class JobLedger(OpenDatabase):
@@ -61,6 +66,18 @@ class JobLedger(OpenDatabase):
         except DatabaseUnavailableError:
             self._tables.forget()
             raise
+
+    def require_usable(self) -> None:
+        """Refuse an address that is wrong; a database that is merely away is not."""
+        try:
+            with self.transaction():
+                pass
+        except DatabaseUnavailableError as error:
+            if _WRONG.search(str(error)):
+                raise ConfigError(
+                    f"{error}; give the address of a database that may be used: --database, "
+                    "evaluation.database or METTA_STATS_URL"
+                ) from error
 
     def post(self, specs: Iterable[JobSpec], connection: Connection | None = None) -> int:
         """Ask for jobs; returns how many of them the database did not have yet."""
@@ -118,6 +135,7 @@ class JobLedger(OpenDatabase):
 
     def fail(self, job: Job, error: str, *, is_final: bool = False) -> bool:
         """It failed: another attempt follows, unless there were `max_attempts`, or this `is_final`."""
+        error = error.replace("\0", "").encode(errors="replace").decode()  # databases refuse others
         with self.transaction() as connection:
             again = () if is_final else (jobs.c.attempt < jobs.c.max_attempts,)
             if again and _change(connection, job, *again, **_WAITING, error=error):
@@ -135,6 +153,12 @@ class JobLedger(OpenDatabase):
         with self.transaction() as connection:
             change = update(jobs).where(is_its).values(lease_ends=0.0)
             return connection.execute(change).rowcount
+
+    def holders(self) -> set[str]:
+        """The workers that hold jobs."""
+        query = select(jobs.c.worker).where(jobs.c.state == "held").distinct()
+        with self.transaction() as connection:
+            return set(connection.execute(query).scalars())
 
     def cancel(self, *, group: str | None = None, keys: Collection[str] = ()) -> int:
         """Cancel jobs that have not ended; who does one notices at the next `renew`."""

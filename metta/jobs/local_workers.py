@@ -15,7 +15,7 @@ from metta.envs.workers.guardian import Guardian
 from metta.envs.workers.process_end import ProcessEnd
 from metta.envs.workers.worker import die_with_trainer
 from metta.envs.workers.worker_process import worker_context
-from metta.errors import ConfigError, EnvError
+from metta.errors import ConfigError, DatabaseUnavailableError, EnvError
 from metta.jobs.ledger import JobLedger
 from metta.jobs.worker import work
 from metta.jobs.worker_names import worker_name
@@ -98,7 +98,8 @@ class LocalWorkers:
                     "start one in a terminal to see why: metta worker"
                 )
             self._workers[index] = self._start(index)
-            ledger.abandon(worker.name)
+            with contextlib.suppress(DatabaseUnavailableError):  # else its lease ends by itself
+                ledger.abandon(worker.name)
         return any(self._workers)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from metta.cluster.ray_cluster import RayCluster
 from metta.database.connection import database_url
-from metta.errors import ConfigError, EnvError
+from metta.errors import ConfigError, DatabaseUnavailableError, EnvError
 from metta.jobs.ledger import JobLedger
 from metta.jobs.worker import work
 from metta.jobs.worker_names import worker_name
@@ -89,7 +89,9 @@ class RayWorkers:
             worker, reason = self._workers.pop(task), self._reason(task)
             if reason is not None:
                 self._start()
-                has_worked = ledger.abandon(worker.name) > 0
+                has_worked = False
+                with contextlib.suppress(DatabaseUnavailableError):  # else its lease ends by itself
+                    has_worked = ledger.abandon(worker.name) > 0
                 is_quick = time.monotonic() - worker.started < _QUICK_SECONDS and not has_worked
                 self._num_quick_ends = self._num_quick_ends + 1 if is_quick else 0
                 if self._num_quick_ends > _MAX_QUICK_ENDS:

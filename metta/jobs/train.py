@@ -15,6 +15,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from metta.curriculum.tasks import tasks_of
 from metta.envs.workers.process_end import ProcessEnd
 from metta.envs.workers.worker import die_with_trainer
 from metta.envs.workers.worker_process import worker_context
@@ -27,10 +28,11 @@ from metta.jobs.worker_settings import WorkerSettings
 from metta.processes import PipedProcess, WorkerContext, start_process
 from metta.rl.components.trainer import Trainer
 from metta.train.layers import config_from_mapping
+from metta.train.sim_config import find_suite
 from metta.train.train_config import TrainingConfig
 from metta.untrusted.paths import check_name, safe_join
 
-__all__ = ["train", "training_folder"]
+__all__ = ["envs_of", "train", "training_folder"]
 
 _LOOK_SECONDS = 0.2
 _STOP_SECONDS = 60.0
@@ -58,7 +60,9 @@ def train(job: Job, settings: WorkerSettings, watch: JobWatch) -> dict[str, Any]
     """
     folder = training_folder(settings.runs, job.payload.get("run"))
     config = _config_of(job.payload.get("settings"))
-    settings.require_env(config.env)
+    for env_id in envs_of(config):
+        settings.require_env(env_id)
+    _require_own_services(config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     request = _Request(
         dict(os.environ), str(Path.cwd()), folder, config, job.payload.get("provenance")
@@ -83,6 +87,31 @@ def _config_of(settings: Any) -> TrainingConfig:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"the job has no settings, but {settings!r}")
     return config_from_mapping(settings)
+
+
+def envs_of(config: TrainingConfig) -> set[Any]:
+    """Ids of all environments that a run makes: of its tasks, and of the suite that evaluates it."""
+    envs = {task.env for task in tasks_of(config.trainer.curriculum)}
+    suite = config.trainer.evaluation.suite
+    if suite is not None:
+        envs |= {one.env for one in find_suite(suite).simulations.values() if one.env is not None}
+    return envs
+
+
+def _require_own_services(config: TrainingConfig) -> None:
+    """Databases and clusters are the worker's own: what a job named would get its files and secrets."""
+    collect, evaluation = config.trainer.collect, config.trainer.evaluation
+    named = {
+        "collect.address": collect.address,
+        "evaluation.database": evaluation.database,
+        "evaluation.ray_address": evaluation.ray_address,
+    }
+    for name, value in named.items():
+        if value is not None:
+            raise ConfigError(
+                f"the job sets {name}={value!r}; workers use no database or cluster that a job names: "
+                f"leave {name} out (METTA_STATS_URL of the worker names a database)"
+            )
 
 
 class _Child:

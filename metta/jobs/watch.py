@@ -3,7 +3,7 @@
 import contextlib
 import threading
 
-from metta.errors import DatabaseError
+from metta.errors import MettaError
 from metta.jobs.failures import JobLostError
 from metta.jobs.job import Job
 from metta.jobs.ledger import JobLedger
@@ -36,7 +36,7 @@ class JobWatch:
 
     def _renew(self) -> None:
         while not self._over.wait(self._lease_seconds * _SHARE):
-            with contextlib.suppress(DatabaseError):
+            with contextlib.suppress(MettaError):
                 if not self._ledger.renew(self._job, self._lease_seconds):
                     self._lost.set()
                     return

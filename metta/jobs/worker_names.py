@@ -1,6 +1,7 @@
 """Names of workers: they say which process it is, so that its end can be found out on the same machine."""
 
 import contextlib
+import re
 import socket
 
 import psutil
@@ -8,6 +9,8 @@ import psutil
 from metta.jobs.ledger import JobLedger
 
 __all__ = ["has_ended", "release_dead", "worker_name"]
+
+_PID = re.compile("[0-9]{1,9}")
 
 
 def worker_name(pid: int) -> str:
@@ -21,7 +24,7 @@ def worker_name(pid: int) -> str:
 def has_ended(name: str) -> bool:
     """Whether a worker is known to have ended; False for one on another machine."""
     host, pid, start = (*name.split(":"), "", "")[:3]
-    if host != socket.gethostname() or not pid.isdigit():
+    if host != socket.gethostname() or not _PID.fullmatch(pid):
         return False
     try:
         process = psutil.Process(int(pid))
@@ -35,6 +38,4 @@ def has_ended(name: str) -> bool:
 
 def release_dead(ledger: JobLedger) -> int:
     """End the leases of this machine's workers that have ended; returns how many jobs they held."""
-    held = {record.worker for record in ledger.records(states=("held",))}
-    dead = [name for name in held if name is not None and has_ended(name)]
-    return sum(map(ledger.abandon, dead))
+    return sum(ledger.abandon(name) for name in ledger.holders() if has_ended(name))

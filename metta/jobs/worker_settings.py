@@ -1,15 +1,12 @@
 """Settings of a worker."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from metta.envs.env_ids import module_of
 from metta.errors import ConfigError
 
 __all__ = ["WorkerSettings"]
-
-_FAMILIES = ("pettingzoo", "mettagrid", "envpool")
-"""What may be in front of the colon of an id without being a module."""
-_PETTINGZOO_PACKAGES = ("pettingzoo", "mpe2")
-"""Whose modules ``pettingzoo:MODULE`` may name."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +28,12 @@ class WorkerSettings:
     idle_seconds: float | None = None
     """Without a job for so long, the worker ends; None: it waits for ever."""
 
-    def require_env(self, env_id: str | None) -> None:
+    def require_env(self, env_id: Any) -> None:
         """Refuse an environment of a module that this worker was not told to import."""
-        module, _, name = (env_id or "").rpartition(":")
-        if module == "pettingzoo" and name.partition(".")[0] not in _PETTINGZOO_PACKAGES:
-            module = name  # which would be imported
-        if module and module not in _FAMILIES and module not in self.modules:
+        if not isinstance(env_id, str):
+            raise ConfigError(f"the job names no environment by its id, but {env_id!r}")
+        module = module_of(env_id)
+        if module is not None and module not in self.modules:
             raise ConfigError(
                 f"the job names the environment {env_id!r}, whose module this worker does not import; "
                 f"start it with: metta worker --env {env_id}"

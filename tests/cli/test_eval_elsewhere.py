@@ -8,6 +8,7 @@ import pytest
 
 from metta.agent.factory import make_policy
 from metta.cli.main import main
+from metta.jobs.job import JobSpec
 from metta.jobs.ledger import JobLedger
 from metta.store.checkpoints.files import write_checkpoint
 from metta.store.policies.file import save_policy
@@ -81,6 +82,15 @@ def test_it_says_what_it_waits_for_and_a_second_try_takes_what_is_done(
     assert main([*words, "60"]) == 0
     with JobLedger(str(runs / "stats.db")) as ledger:
         assert [one.attempt for one in ledger.records()] == [1]
+
+
+def test_its_workers_leave_the_jobs_of_others_alone(runs: Path) -> None:
+    with JobLedger(str(runs / "stats.db")) as ledger:
+        ledger.post([JobSpec("evaluate", "theirs", "evaluation/1", {})])
+        words = ["--runs", str(runs), "--on", "queue", "--workers", "1"]
+        assert main(["eval", "run-1", *EPISODES, *words]) == 0
+        [theirs] = ledger.records(keys=["theirs"])
+        assert (theirs.state, theirs.attempt) == ("waiting", 0)
 
 
 @pytest.mark.parametrize(

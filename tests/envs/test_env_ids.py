@@ -8,7 +8,7 @@ import pytest
 
 from metta.curriculum import Curriculum, Task
 from metta.envs import make_vec_env
-from metta.envs.env_ids import check_env_id, is_grid_id
+from metta.envs.env_ids import check_env_id, is_grid_id, module_of
 from metta.envs.grid import TASKS, GridVecEnv
 from metta.errors import ConfigError, EnvError
 from metta.rl.ppo_trainer import PPOTrainer
@@ -80,3 +80,18 @@ def test_the_error_says_what_to_change_when_an_id_is_wrong(
     if isinstance(env, str) and not options:
         with pytest.raises(EnvError, match=says):
             check_env_id(env)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "module"),
+    [
+        ("CartPole-v1", None),
+        ("mine:Maze", "mine"),
+        ("a.b:Maze-v0", "a.b"),
+        ("envpool:Pong-v5", None),
+        ("pettingzoo:mpe2.simple_spread_v3", None),
+        ("pettingzoo:mine.spread", "mine.spread"),
+    ],
+)
+def test_the_module_of_an_id_is_what_making_it_imports(env_id: str, module: str | None) -> None:
+    assert module_of(env_id) == module

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 
 from benchmarks.postgres_server import PostgresServer
 from metta.errors import ConfigError
-from metta.jobs.courier import Courier, require_usable
+from metta.jobs.courier import Courier
 from metta.jobs.ledger import JobLedger
 from metta.processes import python_command
 
@@ -83,7 +83,7 @@ def test_jobs_wait_for_a_database_that_is_away(
         end_jobs(ledger)
         postgres_server.kill()
         try:
-            require_usable(ledger)  # it is away, which is no reason to refuse it
+            ledger.require_usable()  # it is away, which is no reason to refuse it
             courier.order(order(2))
             assert [courier.look() for _ in range(2)] == [0.1, 0.2]
             assert sent[-1]["state"]["away"]
@@ -106,14 +106,14 @@ def test_a_server_that_refuses_for_good_is_refused(
     if wrong == "password":
         url = url.replace(postgres_server.password, "SessilePassword77")
     with JobLedger(url) as ledger, pytest.raises(ConfigError, match="give the address") as caught:
-        require_usable(ledger)
+        ledger.require_usable()
     assert "SessilePassword77" not in str(caught.value)
 
 
 def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").mkdir()
     with JobLedger(str(tmp_path / "jobs.db")) as ledger, pytest.raises(ConfigError):
-        require_usable(ledger)
+        ledger.require_usable()
 
 
 def test_it_ends_with_its_standard_input(tmp_path: Path) -> None:
@@ -127,3 +127,16 @@ def test_it_ends_with_its_standard_input(tmp_path: Path) -> None:
     with engine.connect() as connection:
         assert connection.execute(text("SELECT key FROM jobs")).scalars().all() in ([], ["key-1"])
     engine.dispose()
+
+
+def test_it_ends_in_order_when_it_refuses_and_its_standard_input_stays(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").mkdir()
+    opened = {"open": {"database": str(tmp_path / "jobs.db"), "group": "g", "ray": None}}
+    command, pipe = python_command("metta.jobs.courier"), subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(opened) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["kind"] == "ConfigError"
+        assert process.wait(60) == 1

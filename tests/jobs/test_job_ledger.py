@@ -1,6 +1,7 @@
 """What a ledger promises, in SQLite and PostgreSQL: a job is done, and its result taken, once."""
 
 import math
+import os
 import re
 import threading
 import time
@@ -17,6 +18,7 @@ from metta.errors import ConfigError, DatabaseError
 from metta.jobs.job import Job, JobSpec
 from metta.jobs.ledger import JobLedger
 from metta.jobs.tables import JOBS
+from metta.jobs.worker_names import release_dead, worker_name
 
 LONG = 60.0
 
@@ -219,6 +221,25 @@ def test_a_payload_that_metta_did_not_write_stops_no_other_job(ledger: JobLedger
         rows = connection.exec_driver_sql("SELECT key, state, error FROM jobs ORDER BY id").all()
     assert rows[0][:2] == ("broken", "failed")
     assert "did not write" in rows[0][2]
+
+
+def test_a_damaged_job_hides_no_worker_that_has_ended(ledger: JobLedger) -> None:
+    ledger.post([spec("broken"), spec("sound")])
+    host = worker_name(os.getpid()).partition(":")[0]
+    names = [f"{host}:{os.getpid()}:1.00", f"{host}:²:1.00"]
+    for name in names:
+        taken(ledger, name)
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET payload = '[1' WHERE key = 'broken'")
+    assert ledger.holders() == set(names)
+    assert release_dead(ledger) == 1
+
+
+def test_any_text_can_be_an_error(ledger: JobLedger) -> None:
+    ledger.post([spec()])
+    assert ledger.fail(taken(ledger), "a\0b\ud800c", is_final=True)
+    [record] = ledger.records()
+    assert record.error == "ab?c"
 
 
 def test_jobs_live_beside_statistics(ledger: JobLedger, url: str) -> None:

@@ -23,8 +23,10 @@ from metta.jobs.worker_settings import WorkerSettings
 from metta.runs.summary import summarize
 from tests.children import ended, start_metta
 from tests.jobs.training_jobs import LONG, trained, training, weights_of
+from tests.jobs.workers import working
 
 SECONDS = 60.0
+OTHER_TASK = {"curriculum.kind": "random", "curriculum.tasks": {"a": {"env": "antigravity:Env"}}}
 
 
 @pytest.fixture
@@ -85,6 +87,10 @@ def test_a_job_trains_what_metta_train_does(ledger: JobLedger, runs: Path) -> No
         ({"run": "a"}, "no settings"),
         ({"run": "a", "settings": {"trainer.learning_rat": 1}}, "learning_rate"),
         ({"run": "a", "settings": {"env": "antigravity:Env"}}, "--env antigravity:Env"),
+        ({"run": "a", "settings": OTHER_TASK}, "--env antigravity:Env"),
+        ({"run": "a", "settings": {"collect.address": "10.0.0.1:6379"}}, "collect.address"),
+        ({"run": "a", "settings": {"evaluation.database": "x.db"}}, "evaluation.database"),
+        ({"run": "a", "settings": {"evaluation.ray_address": "a:1"}}, "evaluation.ray_address"),
     ],
 )
 def test_a_job_that_asks_for_too_much_is_refused_for_good(
@@ -96,6 +102,17 @@ def test_a_job_that_asks_for_too_much_is_refused_for_good(
     assert (record.state, record.attempt) == ("failed", 1)
     assert reason in (record.error or "")
     assert [path.name for path in runs.iterdir() if not path.name.startswith("stats.db")] == []
+
+
+def test_a_suite_that_a_training_job_names_imports_no_module(
+    ledger: JobLedger, runs: Path, tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("simulations: {a/b: {env: 'antigravity:Env'}}")
+    settings = {"evaluation.suite": str(suite)}
+    ledger.post([JobSpec("train", "bad", "g", {"run": "a", "settings": settings})])
+    assert main(["worker", "--runs", str(runs), "--idle", "0"]) == 0
+    assert "--env antigravity:Env" in (record_of(ledger, "bad").error or "")
 
 
 def test_a_job_of_an_unknown_kind_fails_and_the_next_is_done(ledger: JobLedger, runs: Path) -> None:
@@ -154,6 +171,21 @@ def test_a_cancelled_run_is_stopped_and_saved(ledger: JobLedger, runs: Path) -> 
         until(lambda: record_of(ledger, "b").state == "done")
     assert summarize(runs / "a").status == "stopped"
     assert record_of(ledger, "a").state == "cancelled"
+
+
+def test_a_worker_that_dies_is_replaced_while_the_database_is_away(runs: Path) -> None:
+    with (
+        JobLedger("postgresql://nobody@127.0.0.1:1/none") as away,
+        working(runs / "stats.db") as workers,
+    ):
+        [pid] = workers.pids
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: workers.check(away) and workers.pids != [pid])
+
+
+def test_a_worker_refuses_a_database_that_does_not_get_better(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").mkdir()
+    assert main(["worker", "--database", str(tmp_path / "jobs.db"), "--idle", "0"]) == 2
 
 
 def test_leases_of_workers_that_ended_on_this_machine_are_released(ledger: JobLedger) -> None:

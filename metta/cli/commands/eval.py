@@ -153,15 +153,16 @@ def _place(options: argparse.Namespace) -> "Elsewhere | None":
     if options.ray_address is not None and options.on != "ray":
         raise ConfigError("--ray-address has no effect with --on queue; add --on ray")
     from metta.cli.evaluations import Elsewhere
+    from metta.envs.env_ids import module_of
 
-    module = () if options.env is None else (importable_env(options.env).rpartition(":")[0],)
+    module = None if options.env is None else module_of(importable_env(options.env))
     return Elsewhere(
         database_of(options),
         options.on,
         options.workers,
         options.ray_address,
         options.wait,
-        modules=tuple(filter(None, module)),
+        modules=() if module is None else (module,),
     )
 
 

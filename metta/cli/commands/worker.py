@@ -75,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
     from metta.jobs.worker_names import release_dead, worker_name
 
     with JobLedger(settings.database) as ledger:
+        ledger.require_usable()
         patiently(lambda: release_dead(ledger))
         say(f"waits for jobs of {ledger.url}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
@@ -87,15 +88,16 @@ def _settings(options: argparse.Namespace) -> "WorkerSettings":
         raise ConfigError(f"--workers {options.workers}; give 1 or more")
     if options.idle is not None and not options.idle >= 0:
         raise ConfigError(f"--idle {options.idle:g}; give a number of seconds, 0 or more")
-    modules = []
-    for env in options.env:
-        module = importable_env(env).rpartition(":")[0]
-        if not module:
-            raise ConfigError(f"--env {env!r} names no module; write my_envs.py:Maze")
-        modules.append(module)
+    from metta.envs.env_ids import module_of
     from metta.jobs.kinds import require_kinds
     from metta.jobs.worker_settings import WorkerSettings
 
+    modules = []
+    for env in options.env:
+        module = module_of(importable_env(env))
+        if module is None:
+            raise ConfigError(f"--env {env!r} names no module; write my_envs.py:Maze")
+        modules.append(module)
     kinds = tuple((options.kinds or "").replace(",", " ").split())
     require_kinds(kinds)
     return WorkerSettings(
@@ -116,6 +118,7 @@ def _serve_with_several(settings: "WorkerSettings", count: int) -> None:
     from metta.jobs.worker_names import release_dead
 
     with JobLedger(settings.database) as ledger:
+        ledger.require_usable()
         patiently(lambda: release_dead(ledger))
         with LocalWorkers(settings, count) as workers, contextlib.suppress(KeyboardInterrupt):
             say(f"{count} workers wait for jobs of {ledger.url}", flush=True)

@@ -11,6 +11,7 @@ import torch
 from metta.agent.networks.actor_critic import ActorCritic, RecurrentActorCritic
 from metta.agent.policy import Policy
 from metta.curriculum import Task
+from metta.envs.env_ids import module_of
 from metta.envs.factory import make_vec_env
 from metta.errors import ConfigError, PolicyError
 from metta.rl.evaluate.evaluator import PolicyEvaluator
@@ -120,10 +121,10 @@ def described_evaluation(
 
 
 def modules_of(evaluator: Mapping[str, Any]) -> list[str]:
-    """Modules of the environments that are played."""
+    """Modules that making the environments imports."""
     envs = [one["env"] for one in evaluator["suite"]["simulations"].values()]
     envs.append(None if evaluator["task"] is None else evaluator["task"]["env"])
-    return sorted({env.rpartition(":")[0] for env in envs if env and ":" in env})
+    return sorted({module for env in envs if env and (module := module_of(env)) is not None})
 
 
 def key_of(payload: Mapping[str, Any], owner: str) -> str:

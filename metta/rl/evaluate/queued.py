@@ -226,7 +226,7 @@ class QueuedEvaluation:
 
     def _take(self, message: dict[str, Any]) -> None:
         if "answer" in message:
-            self._pause = _FIRST_PAUSE
+            self._pause, self._trouble = _FIRST_PAUSE, ""
             if message["answer"] in self._jobs:
                 self._answers[message["answer"]] = message
         elif "error" in message:
