@@ -2,7 +2,7 @@
 
 from metta.errors import ConfigError, MissingExtraError, PolicyError, SpaceError, UnsafeFileError
 
-__all__ = ["JobFailedError", "JobLostError", "is_final", "shown_error"]
+__all__ = ["JobFailedError", "JobLostError", "UnfitWorkerError", "is_final", "shown_error"]
 
 _FINAL = (ConfigError, MissingExtraError, PolicyError, SpaceError, UnsafeFileError)
 """Errors of what was asked for: another attempt would meet them as well."""
@@ -10,6 +10,10 @@ _FINAL = (ConfigError, MissingExtraError, PolicyError, SpaceError, UnsafeFileErr
 
 class JobLostError(Exception):
     """The job was cancelled, or another worker has it: what is being done is not wanted any more."""
+
+
+class UnfitWorkerError(Exception):
+    """This worker may not do the job; another one may."""
 
 
 class JobFailedError(Exception):

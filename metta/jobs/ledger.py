@@ -94,16 +94,20 @@ class JobLedger(OpenDatabase):
         lease_seconds: float,
         kinds: Collection[str] = (),
         groups: Collection[str] = (),
+        besides: Collection[int] = (),
     ) -> Job | None:
         """The next job that waits, or whose worker let its lease end; None if there is none.
 
-        Without `kinds` and `groups` it may be any. A job whose last attempt's lease ended has failed.
+        Without `kinds` and `groups` it may be any `besides` those with these ids. A job whose last
+        attempt's lease ended has failed.
         """
         wanted: list[ColumnElement[bool]] = []
         if kinds:
             wanted.append(jobs.c.kind.in_(list(kinds)))
         if groups:
             wanted.append(jobs.c.job_group.in_(list(groups)))
+        if besides:
+            wanted.append(jobs.c.id.not_in(list(besides)))
         with self.transaction() as connection:
             now = _now(connection)
             is_lost = (jobs.c.state == "held") & (jobs.c.lease_ends < now)

@@ -15,7 +15,7 @@ from metta.envs.workers.guardian import Guardian
 from metta.envs.workers.process_end import ProcessEnd
 from metta.envs.workers.worker import die_with_trainer
 from metta.envs.workers.worker_process import worker_context
-from metta.errors import ConfigError, DatabaseUnavailableError, EnvError
+from metta.errors import ConfigError, DatabaseError, DatabaseUnavailableError, EnvError
 from metta.jobs.ledger import JobLedger
 from metta.jobs.worker import work
 from metta.jobs.worker_names import worker_name
@@ -155,7 +155,7 @@ def _serve(
     threading.Thread(target=die_with_trainer, args=(commands.fileno(),), daemon=True).start()
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process above decides
-    with contextlib.suppress(KeyboardInterrupt), _ended_by_sigterm():
+    with _ended_by_sigterm():
         os.environ.clear()
         os.environ.update(environ)
         os.chdir(directory)
@@ -165,9 +165,18 @@ def _serve(
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM interrupt the block, which then ends as if it was done."""
+    is_interrupted = False
+
     def interrupt(number: int, _: Any) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # giving a job back takes a while
         raise KeyboardInterrupt(number)
 
     signal.signal(signal.SIGTERM, interrupt)
-    yield
+    try:
+        yield
+    except (KeyboardInterrupt, DatabaseError):
+        if not is_interrupted:  # a driver of databases makes an error of its own of an interrupt
+            raise

@@ -5,6 +5,7 @@ from typing import Any
 
 from metta.envs.env_ids import module_of
 from metta.errors import ConfigError
+from metta.jobs.failures import UnfitWorkerError
 
 __all__ = ["WorkerSettings"]
 
@@ -29,12 +30,9 @@ class WorkerSettings:
     """Without a job for so long, the worker ends; None: it waits for ever."""
 
     def require_env(self, env_id: Any) -> None:
-        """Refuse an environment of a module that this worker was not told to import."""
+        """`UnfitWorkerError` for an environment of a module that this worker was not told to import."""
         if not isinstance(env_id, str):
             raise ConfigError(f"the job names no environment by its id, but {env_id!r}")
         module = module_of(env_id)
         if module is not None and module not in self.modules:
-            raise ConfigError(
-                f"the job names the environment {env_id!r}, whose module this worker does not import; "
-                f"start it with: metta worker --env {env_id}"
-            )
+            raise UnfitWorkerError(f"its environment needs a worker with --env {env_id}")

@@ -37,6 +37,8 @@ __all__ = ["PolicyStore", "path_of", "record_of_checkpoint", "spaces_of", "store
 
 _SUFFIX = ".safetensors"
 _SELECTOR = re.compile(r"(?P<run>.+):(?P<which>latest|best|v?[0-9]{1,15})", re.DOTALL)
+_RUN = re.compile(rf"{NAME.pattern}(?:/{NAME.pattern})?")
+"""A run below `root`, or one of a sweep: ``first/t003-s1``."""
 _ANY = "any"
 """What a name without a choice means: the best policy, or the latest if none has a score."""
 
@@ -51,7 +53,8 @@ class PolicyStore:
     A policy is named by its path or ``file://...`` (a policy file or a checkpoint), by
     ``wandb://entity/project/artifact:version``, or by its run: ``RUN:latest``, ``RUN:best``, ``RUN:v120``
     (its epoch), or ``RUN``, which is its best policy, or the latest if none has a score. RUN is the
-    name of a run below `root`, or the path of any folder of a run, of checkpoints or of policies.
+    name of a run below `root`, that of a sweep's run (``first/t003-s1``), or the path of any folder of a
+    run, of checkpoints or of policies.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -182,7 +185,7 @@ class PolicyStore:
     def _existing(self, name: str) -> Path | None:
         """The path, or the run below `root`, of a name; a run comes before a folder without policies."""
         path = path_of(name)
-        run = self.root / name if NAME.fullmatch(name) else None
+        run = self.root / name if _RUN.fullmatch(name) else None
         if run is not None and run.is_dir() and not (path.is_dir() and _has_policies(path)):
             path = path if path.is_file() else run
         if not path.exists():
@@ -192,7 +195,9 @@ class PolicyStore:
 
     def _unknown(self, name: str, uri: str) -> PolicyError:
         """The one error of names that mean nothing."""
-        known = [file.parent.name for file in sorted(self.root.glob("*/config.yaml"))]
+        sweep = Path(name).parent.name if _RUN.fullmatch(name) and "/" in name else ""
+        files = sorted((self.root / sweep).glob("*/config.yaml"))
+        known = [file.parent.relative_to(self.root).as_posix() for file in files]
         return PolicyError(
             f"there is no policy {uri!r}: neither {name!r} nor {str(self.root / name)!r} exists"
             f"{did_you_mean(name, known)}; give the path of a policy, a checkpoint or a run, or RUN, "

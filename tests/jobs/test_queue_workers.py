@@ -86,8 +86,6 @@ def test_a_job_trains_what_metta_train_does(ledger: JobLedger, runs: Path) -> No
         ({"settings": {}}, "names no run"),
         ({"run": "a"}, "no settings"),
         ({"run": "a", "settings": {"trainer.learning_rat": 1}}, "learning_rate"),
-        ({"run": "a", "settings": {"env": "antigravity:Env"}}, "--env antigravity:Env"),
-        ({"run": "a", "settings": OTHER_TASK}, "--env antigravity:Env"),
         ({"run": "a", "settings": {"collect.address": "10.0.0.1:6379"}}, "collect.address"),
         ({"run": "a", "settings": {"evaluation.database": "x.db"}}, "evaluation.database"),
         ({"run": "a", "settings": {"evaluation.ray_address": "a:1"}}, "evaluation.ray_address"),
@@ -104,21 +102,33 @@ def test_a_job_that_asks_for_too_much_is_refused_for_good(
     assert [path.name for path in runs.iterdir() if not path.name.startswith("stats.db")] == []
 
 
-def test_a_suite_that_a_training_job_names_imports_no_module(
-    ledger: JobLedger, runs: Path, tmp_path: Path
+@pytest.mark.parametrize("settings", [{"env": "antigravity:Env"}, OTHER_TASK, "suite"])
+def test_a_job_whose_module_a_worker_may_not_import_is_left_to_others(
+    ledger: JobLedger,
+    runs: Path,
+    tmp_path: Path,
+    settings: dict[str, object] | str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text("simulations: {a/b: {env: 'antigravity:Env'}}")
-    settings = {"evaluation.suite": str(suite)}
-    ledger.post([JobSpec("train", "bad", "g", {"run": "a", "settings": settings})])
+    if isinstance(settings, str):
+        suite = tmp_path / "suite.yaml"
+        suite.write_text("simulations: {a/b: {env: 'antigravity:Env'}}")
+        settings = {"evaluation.suite": str(suite)}
+    theirs = JobSpec("train", "theirs", "g", {"run": "a", "settings": settings})
+    ledger.post([theirs, training("b", "eval_episodes=0")])
     assert main(["worker", "--runs", str(runs), "--idle", "0"]) == 0
-    assert "--env antigravity:Env" in (record_of(ledger, "bad").error or "")
+    assert "left to other workers" in (said := capsys.readouterr().out)
+    assert "--env antigravity:Env" in said
+    record = record_of(ledger, "theirs")
+    assert (record.state, record.attempt) == ("waiting", 0)
+    assert record_of(ledger, "b").state == "done"
+    assert not (runs / "a").exists()
 
 
-def test_a_job_of_an_unknown_kind_fails_and_the_next_is_done(ledger: JobLedger, runs: Path) -> None:
+def test_a_job_of_an_unknown_kind_is_left_to_others(ledger: JobLedger, runs: Path) -> None:
     ledger.post([JobSpec("paint", "odd", "g", {}), training("a", "eval_episodes=0")])
     assert main(["worker", "--runs", str(runs), "--idle", "0"]) == 0
-    assert record_of(ledger, "odd").state == "failed"
+    assert record_of(ledger, "odd").state == "waiting"
     assert record_of(ledger, "a").state == "done"
 
 

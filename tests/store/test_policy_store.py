@@ -190,6 +190,16 @@ def test_a_policy_is_found_by_its_run_when_the_root_holds_runs(
     assert PolicyStore(tmp_path).find(f"cart.pole-1:{selector}").epoch == epoch
 
 
+@pytest.mark.parametrize(("name", "epoch"), [("first/t01-s1", 20), ("first/t01-s1:v10", 10)])
+def test_a_policy_is_found_by_the_run_of_a_sweep(tmp_path: Path, name: str, epoch: int) -> None:
+    for number, score in ((10, 1.0), (20, 9.0)):
+        checkpoint(tmp_path / "first" / "t01-s1" / "checkpoints", number, score=score)
+    assert PolicyStore(tmp_path).find(name).epoch == epoch
+    (tmp_path / "first" / "t01-s1" / "config.yaml").touch()
+    with pytest.raises(PolicyError, match="did you mean 'first/t01-s1'"):
+        PolicyStore(tmp_path).find(name.replace("01", "1"))
+
+
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
