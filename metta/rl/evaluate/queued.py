@@ -201,7 +201,12 @@ class QueuedEvaluation:
             if not self._jobs or pause > 0:
                 time.sleep(max(0.0, min(pause, seconds)))
                 return False
-            self._start_courier()
+            try:
+                self._start_courier()
+            except OSError as error:  # too many processes, for one: that may pass
+                self._trouble = f"the program that posts jobs cannot be started: {error}"
+                self._pause_starts()
+                return False
         assert self._courier is not None
         before = len(self._answers)
         for message in self._courier.receive(seconds):
@@ -211,9 +216,13 @@ class QueuedEvaluation:
                 self._trouble or "the program that posts jobs ended; it is started again"
             )
             self._courier.end()
-            self._courier, self._next_start = None, time.monotonic() + self._pause
-            self._pause = min(2 * self._pause, _MAX_PAUSE)
+            self._courier = None
+            self._pause_starts()
         return len(self._answers) > before
+
+    def _pause_starts(self) -> None:
+        self._next_start = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _MAX_PAUSE)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "answer" in message:
