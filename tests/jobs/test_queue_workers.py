@@ -197,6 +197,8 @@ def test_leases_of_workers_that_ended_on_this_machine_are_released(ledger: JobLe
     assert [has_ended(name) for name in (own, f"{host}:{pid}:1.00", "elsewhere:1:1", "odd")] == [
         False, True, False, False,
     ]  # fmt: skip
+    moved = f"{float(own.split(':')[2]) + 1.0:.2f}"
+    assert not has_ended(f"{host}:{pid}:{moved}")  # the clock was set
     assert release_dead(ledger) == 1
     time.sleep(0.01)
     again = ledger.take("other", lease_seconds=60)
