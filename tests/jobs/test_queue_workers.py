@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -240,3 +241,19 @@ def test_a_database_that_is_away_is_waited_for() -> None:
         "gone",
         "the database can be reached again",
     ]
+
+
+def test_every_time_that_the_database_is_away_is_told() -> None:
+    answers: list[DatabaseUnavailableError | int] = [DatabaseUnavailableError("gone"), 7] * 2
+
+    def call() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("default")  # as in a command
+        for _ in range(2):
+            patiently(call)
+    assert len(warned) == 4
