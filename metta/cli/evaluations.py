@@ -222,6 +222,10 @@ def _taken(plan: Plan, spec: "JobSpec", record: "JobRecord") -> "Recorded":
         return Recorded(files, dict(result["replays"]["failures"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EnvError(f"{printable(plan.uri)}: metta did not write its result: {error}") from error
+    except OSError as error:
+        raise EnvError(
+            f"{printable(plan.uri)}: its replays cannot be moved ({error}); do workers share its folder?"
+        ) from error
 
 
 def _moved(files: dict[str, str], source: Path, target: Path) -> Iterator[tuple[str, str]]:

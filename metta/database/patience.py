@@ -44,4 +44,5 @@ def patiently(call: Callable[[], Answer], is_over: Callable[[], bool] = lambda: 
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, MettaWarning, stacklevel=3)
+    """Each time: `warnings.warn` says the same text once only."""
+    warnings.warn_explicit(text, MettaWarning, __file__, 0)

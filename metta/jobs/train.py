@@ -15,6 +15,8 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from metta.curriculum.tasks import tasks_of
 from metta.envs.workers.process_end import ProcessEnd
 from metta.envs.workers.worker import die_with_trainer
@@ -32,11 +34,13 @@ from metta.train.sim_config import find_suite
 from metta.train.train_config import TrainingConfig
 from metta.untrusted.paths import check_name, safe_join
 
-__all__ = ["envs_of", "train", "training_folder"]
+__all__ = ["cpu_seconds", "envs_of", "train", "training_folder"]
 
 _LOOK_SECONDS = 0.2
 _STOP_SECONDS = 60.0
 """How long a run that is asked to stop may take to end its epoch and save."""
+_END_SECONDS = 10.0
+"""How long the process of a run may take to end after its answer."""
 _LOCK_SECONDS = 20.0
 """How long to wait for the trainer of a worker that was killed: it ends a moment after it."""
 _PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -136,8 +140,8 @@ class _Child:
     def __enter__(self) -> "_Child":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if not self._end.within(0):
+    def __exit__(self, error: object, *_: object) -> None:
+        if not self._end.within(_END_SECONDS if error is None else 0.0):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._started.process.pid or 0, signal.SIGTERM)
             if not self._end.within(_STOP_SECONDS):
@@ -185,9 +189,18 @@ def _answer(request: _Request) -> dict[str, Any]:
         return {"error": shown_error(error), "is_final": is_final(error)}
     if stop_signal is not None:
         return {"error": f"the run was stopped by signal {stop_signal}", "is_final": False}
-    own, workers = (resource.getrusage(who) for who in _PROCESSES)
-    seconds = own.ru_utime + own.ru_stime + workers.ru_utime + workers.ru_stime
-    return {"cpu_seconds": seconds}
+    return {"cpu_seconds": cpu_seconds()}
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process, and of processes that it started and that ended."""
+    times = [resource.getrusage(who) for who in _PROCESSES]
+    seconds = sum(one.ru_utime + one.ru_stime for one in times)
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # the fork server has waited for all workers
+            found = child.cpu_times()
+            seconds += found.children_user + found.children_system
+    return seconds
 
 
 def _train(request: _Request) -> int | None:

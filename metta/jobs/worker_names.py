@@ -11,6 +11,8 @@ from metta.jobs.ledger import JobLedger
 __all__ = ["has_ended", "release_dead", "worker_name"]
 
 _PID = re.compile("[0-9]{1,9}")
+_CLOCK_SECONDS = 5.0
+"""The start of a process is reckoned from the clock, which is set now and then."""
 
 
 def worker_name(pid: int) -> str:
@@ -28,11 +30,11 @@ def has_ended(name: str) -> bool:
         return False
     try:
         process = psutil.Process(int(pid))
-        is_same = f"{process.create_time():.2f}" == start
+        is_same = abs(process.create_time() - float(start)) <= _CLOCK_SECONDS
         return not is_same or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-    except psutil.Error:  # it belongs to another user
+    except (psutil.Error, ValueError):  # it belongs to another user; this is no name of a worker
         return False
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -207,6 +208,8 @@ def test_leases_of_workers_that_ended_on_this_machine_are_released(ledger: JobLe
     assert [has_ended(name) for name in (own, f"{host}:{pid}:1.00", "elsewhere:1:1", "odd")] == [
         False, True, False, False,
     ]  # fmt: skip
+    moved = f"{float(own.split(':')[2]) + 1.0:.2f}"
+    assert not has_ended(f"{host}:{pid}:{moved}")  # the clock was set
     assert release_dead(ledger) == 1
     time.sleep(0.01)
     again = ledger.take("other", lease_seconds=60)
@@ -248,3 +251,19 @@ def test_a_database_that_is_away_is_waited_for() -> None:
         "gone",
         "the database can be reached again",
     ]
+
+
+def test_every_time_that_the_database_is_away_is_told() -> None:
+    answers: list[DatabaseUnavailableError | int] = [DatabaseUnavailableError("gone"), 7] * 2
+
+    def call() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("default")  # as in a command
+        for _ in range(2):
+            patiently(call)
+    assert len(warned) == 4

@@ -1,6 +1,7 @@
 """Evaluations through a queue, with a real courier and real workers: order, failures, refusals."""
 
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +130,25 @@ def test_everything_is_done_once_when_the_courier_is_killed(
     with working(database):
         assert epochs_of(queued.collect(wait=True)) == [1, 2]
     assert [one.attempt for one in ledger.records()] == [1, 1]
+
+
+def test_training_goes_on_when_the_courier_cannot_be_started(
+    queued: QueuedEvaluation, database: str, tmp_path: Path
+) -> None:
+    submit(queued, 1, tmp_path)
+    assert queued.pid is not None
+    os.kill(queued.pid, signal.SIGKILL)
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    while queued.pid is not None:
+        queued.wait(0.05)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        while "cannot be started" not in queued.trouble:
+            queued.collect()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    with working(database):
+        assert epochs_of(queued.collect(wait=True)) == [1]
 
 
 def test_a_result_that_is_there_already_is_taken_by_a_resumed_run(
