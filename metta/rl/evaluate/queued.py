@@ -215,32 +215,14 @@ class QueuedEvaluation:
             if not self._jobs or pause > 0 or not self._has_started():
                 time.sleep(max(0.0, min(pause, seconds)))
                 return False
-<<<<<<< HEAD
-=======
-            try:
-                self._start_courier()
-            except OSError as error:  # too many processes, for one: that may pass
-                self._trouble = f"the program that posts jobs cannot be started: {error}"
-                self._pause_starts()
-                return False
->>>>>>> help-e
         assert self._courier is not None
         before = len(self._answers)
         for message in self._courier.receive(seconds):
             self._take(message)
         if self._courier.has_ended:
             self._courier.end()
-<<<<<<< HEAD
             self._put_off("the program that posts jobs ended; it is started again")
-=======
-            self._courier = None
-            self._pause_starts()
->>>>>>> help-e
         return len(self._answers) > before
-
-    def _pause_starts(self) -> None:
-        self._next_start = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, _MAX_PAUSE)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "answer" in message:
