@@ -164,8 +164,11 @@ class JobLedger(OpenDatabase):
         with self.transaction() as connection:
             return set(connection.execute(query).scalars())
 
-    def cancel(self, *, group: str | None = None, keys: Collection[str] = ()) -> int:
-        """Cancel jobs that have not ended; who does one notices at the next `renew`."""
+    def cancel(self, *, group: str | None = None, keys: Collection[str] | None = None) -> int:
+        """Cancel jobs that have not ended: of a group, or with these keys, or all.
+
+        Who does one notices at the next `renew`.
+        """
         with self.transaction() as connection:
             return sum(
                 _end_all(connection, jobs.c.state.in_(OPEN_STATES), *chosen, state="cancelled")
@@ -176,7 +179,7 @@ class JobLedger(OpenDatabase):
         self,
         *,
         group: str | None = None,
-        keys: Collection[str] = (),
+        keys: Collection[str] | None = None,
         states: Collection[str] = (),
     ) -> list[JobRecord]:
         """How jobs stand, in the order in which they were posted; without arguments all of them."""
@@ -263,10 +266,10 @@ def _end_all(connection: Connection, *conditions: ColumnElement[bool], **values:
     return connection.execute(change).rowcount
 
 
-def _chosen(group: str | None, keys: Collection[str]) -> Iterator[list[ColumnElement[bool]]]:
+def _chosen(group: str | None, keys: Collection[str] | None) -> Iterator[list[ColumnElement[bool]]]:
     """Conditions that together choose the jobs of a group, or those of `keys` in it."""
     own = [] if group is None else [jobs.c.job_group == group]
-    if not keys:
+    if keys is None:
         yield own
         return
     ordered = list(dict.fromkeys(keys))

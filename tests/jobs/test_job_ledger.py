@@ -176,6 +176,8 @@ def test_cancelled_jobs_are_not_done_and_their_results_not_taken(ledger: JobLedg
     assert not ledger.finish(held, {})
     states = {record.key: record.state for record in ledger.records()}
     assert states == {"a": "done", "b": "cancelled", "c": "waiting", "d": "cancelled"}
+    assert ledger.cancel(keys=[]) == 0
+    assert ledger.records(keys=[]) == []
     assert ledger.cancel(keys=["c", "unknown"]) == 1
 
 

@@ -198,7 +198,8 @@ class QueuedEvaluation:
         try:
             self._start_courier()
         except OSError as error:
-            self._put_off(f"the program that posts jobs could not be started: {error}")
+            self._trouble = ""  # older than this
+            self._put_off(f"the program that posts jobs cannot be started: {error}")
             return False
         return True
 
