@@ -24,6 +24,10 @@ __all__ = [
 ]
 
 _CONNECT_SECONDS = 10
+_SIGNS_OF_LIFE = {
+    "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000,
+}  # fmt: skip
+"""A server that vanishes without a word is noticed after a minute, not after two hours."""
 _FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")
 _NOT_A_PATH = re.compile(r"(?:^|\s)\w+\s*=|^[\w+.-]*:|:[^/]*@")
 """``host=... password=...``, ``scheme:...`` or ``user:password@...``"""
@@ -128,7 +132,7 @@ def open_engine(url: str, *, writes: bool, wait_seconds: float = 30.0) -> Engine
         if not writes:
             options["creator"] = _read_only(Path(str(address.database)), wait_seconds)
     else:
-        options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
+        options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS, **_SIGNS_OF_LIFE}
         options["pool_pre_ping"] = True
         if not writes:  # all answers of one connection are from one snapshot
             options["isolation_level"] = "REPEATABLE READ"

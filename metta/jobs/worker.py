@@ -40,7 +40,9 @@ def work(settings: WorkerSettings, name: str, report: Report | None = None) -> i
     last, pause = time.monotonic(), _FIRST_LOOK_SECONDS
     with JobLedger(settings.database) as ledger:
         while True:
+            asked = time.monotonic()
             job = patiently(lambda: _next(ledger, settings, name, left))
+            last += time.monotonic() - asked  # while the database is away, nobody is idle
             outcome = None if job is None else _do(job, ledger, settings, report)
             if job is not None and outcome == _LEFT:
                 left.append(job.id)
