@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from metta.errors import ConfigError, MissingExtraError
 from metta.seeding import derive_seed, numpy_generator
-from metta.sweeps.definition import SweepDefinition
+from metta.sweeps.definition import MAX_TRIALS, SweepDefinition
 from metta.sweeps.ranges import Range, num_values, values_of
 from metta.sweeps.trials import Event, Trials
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["OptunaSuggester", "Suggester", "grid_size", "importances", "replayed", "suggester_of"]
+__all__ = [
+    "OptunaSuggester",
+    "Suggester",
+    "grid_size",
+    "importances",
+    "largest_number",
+    "replayed",
+    "suggester_of",
+]
 
 _MOST_VALUES = 10_000
 """Of one range in a grid."""
@@ -77,6 +85,11 @@ def grid_size(ranges: Sequence[Range]) -> int:
             f"--sampler grid: {size:,} combinations are too many; use --sampler random"
         )
     return size
+
+
+def largest_number(definition: SweepDefinition) -> int:
+    """How many trials the sweep can have at most."""
+    return grid_size(definition.ranges) if definition.sampler == "grid" else MAX_TRIALS
 
 
 class OptunaSuggester:

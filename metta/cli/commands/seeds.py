@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metta.cli.arguments import ARGUMENTS_HELP
-from metta.cli.sweeping import add_sweep_options, begun, check_runs, defined, driven, opened
+from metta.cli.sweeping import (
+    add_sweep_options,
+    begun,
+    check_runs,
+    defined,
+    driven,
+    more_trials,
+    opened,
+)
 from metta.cli.tables import say, table
 from metta.errors import ConfigError, MettaError, SweepError
 from metta.loggers.number_text import shown_number
@@ -90,7 +98,7 @@ def _carry_on(
     if trial.state != "complete":
         raise SweepError(
             f"{definition.name!r} has failed: {trial.reason}\nwhat its runs said is in "
-            f"{definition.runs}/{definition.name}"
+            f"{definition.runs}/{definition.name}\n{more_trials(definition, options, 1)}"
         )
     means = _estimates(trial)
     if options.json:

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING
 
 from metta.cli.arguments import ARGUMENTS_HELP
 from metta.cli.options import add_out, written_file
-from metta.cli.sweeping import add_sweep_options, begun, check_runs, defined, driven, opened
+from metta.cli.sweeping import (
+    add_sweep_options,
+    begun,
+    check_runs,
+    defined,
+    driven,
+    more_trials,
+    opened,
+)
 from metta.cli.tables import say
-from metta.errors import ConfigError
+from metta.errors import ConfigError, SweepError
 
 if TYPE_CHECKING:
     from metta.sweeps.definition import SweepDefinition
@@ -37,7 +45,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PRESET|FILE|NAME=RANGE|NAME=VALUE",
         help=f"{ARGUMENTS_HELP}; one with a range or list is varied",
     )
-    parser.add_argument("--trials", type=int, metavar="N", help="how many to try (default: 40)")
+    parser.add_argument(
+        "--trials",
+        type=int,
+        metavar="N",
+        help="how many to try (default: 40); with resume the new total, above what has begun",
+    )
     parser.add_argument(
         "--seeds",
         type=int,
@@ -121,7 +134,7 @@ def _begin(words: list[str], options: argparse.Namespace) -> int:
     with opened(options) as ledger:
         begun(ledger, definition)
         driven(ledger, definition, options)
-        return _end(ledger, definition)
+        return _end(ledger, definition, options)
 
 
 def _resume(
@@ -134,21 +147,33 @@ def _resume(
         )
     _check_nothing_chosen(options, "resume", besides=("trials",))
     check_runs(definition, options)
-    if options.trials is not None and options.trials != definition.trials:
+    if options.trials is not None:
         definition = _with_trials(ledger, definition, options.trials)
     driven(ledger, definition, options)
-    return _end(ledger, definition)
+    return _end(ledger, definition, options)
 
 
 def _with_trials(
     ledger: "SweepLedger", definition: "SweepDefinition", trials: int
 ) -> "SweepDefinition":
+    """The sweep with a new total, which is above the number of trials that have begun."""
     from metta.sweeps.definition import check_choices
-    from metta.sweeps.suggestions import grid_size
+    from metta.sweeps.suggestions import largest_number
+    from metta.sweeps.trials import Trials
 
     check_choices(definition.with_trials(trials))
-    if definition.sampler == "grid":
-        trials = min(trials, grid_size(definition.ranges))
+    num_begun, largest = len(Trials(ledger.events(definition.name))), largest_number(definition)
+    if num_begun >= largest:
+        raise ConfigError(
+            f"--trials {trials}: all {largest} combinations of the grid {definition.name!r} were begun; "
+            "leave --trials out, or begin another sweep"
+        )
+    if trials <= num_begun:
+        raise ConfigError(
+            f"--trials {trials} is the new total, and {num_begun} trials of {definition.name!r} were begun "
+            f"already; give --trials {num_begun + 1} or more, or leave it out to end those that are open"
+        )
+    trials = min(trials, largest)
     return ledger.set_trials(definition, trials)
 
 
@@ -163,11 +188,17 @@ def _check_nothing_chosen(
             )
 
 
-def _end(ledger: "SweepLedger", definition: "SweepDefinition") -> int:
-    """Say what came of it."""
+def _end(ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace) -> int:
+    """Say what came of it; `SweepError` if that is nothing."""
     from metta.cli.sweep_tables import best_lines
+    from metta.sweeps.trials import Trials
 
-    say("\n".join(best_lines(definition, ledger.events(definition.name))))
+    events = ledger.events(definition.name)
+    text = "\n".join(best_lines(definition, events))
+    trials = Trials(events)
+    if not trials.in_state("complete"):
+        raise SweepError(f"{text}\n{more_trials(definition, options, len(trials))}")
+    say(text)
     return 0
 
 

@@ -3,7 +3,9 @@
 import json
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +63,7 @@ def events_of(runs: Path, name: str) -> list[Event]:
         (["cartpole", "lr=1..2", "--cost", "money"], "choose one of none, steps, wall, cpu"),
         (["cartpole", "lr=1..2", "--objective", "loss"], "choose one of score, reward"),
         (["cartpole", "total_timesteps=1000,2000", "--pruner", "asha"], "use --pruner none"),
-        (["cartpole", "lr=1..2", "--name", "../out"], "is not a name"),
+        (["cartpole", "lr=1..2", "--name", "../out"], "--name '../out' is not a name"),
         (["cartpole", "lr=1..2", "--database", "mysql://host/db"], "use sqlite or postgresql"),
         (["cartpole", "lr=1..2", "--database", "no_ending"], "no SQLite file of that name"),
         (["resume"], "name one sweep"),
@@ -147,7 +149,8 @@ def test_a_sweep_ends_with_its_best_trial_and_its_trials_are_runs(
 
     # more trials, under the same name only by `resume`
     code, _, err = said(capsys, "sweep", *words, *place)
-    assert (code, "metta sweep resume first" in err or "in it already" in err) == (2, True)
+    told = "sweep 'first' exists (2 of 2 trials ended): metta sweep resume first continues it"
+    assert (code, told in err) == (2, True)
     code, _, err = said(capsys, "sweep", "resume", "first", "--sampler", "random", *place)
     assert (code, "--sampler is chosen when a sweep begins" in err) == (2, True)
 
@@ -173,6 +176,66 @@ def test_only_one_process_carries_a_sweep_on(
     other = ["--runs", str(tmp_path / "other"), "--database", str(tmp_path / "stats.db")]
     code, _, err = said(capsys, "sweep", "resume", "toy", *other)
     assert (code, f"add --runs {tmp_path}" in err) == (2, True)
+
+
+def toy_sweep(folder: Path, states: Sequence[str], **changes: Any) -> None:
+    """A sweep whose trials are in these states, without any run."""
+    from tests.sweeps.toy_sweeps import toy_definition
+
+    definition = toy_definition(folder, ["lr=1,2,3,4,5,6"], **changes)
+    events = []
+    for number, state in enumerate(states, 1):
+        values = {"trainer.optimizer.learning_rate": float(number)}
+        events.append(Event("ask", number, {"values": values, "all_seeds": True}))
+        told = {"state": state, "reason": "no such folder", "runs": []}
+        if state != "running":
+            events.append(Event("tell", number, told))
+    with SweepLedger(str(folder / "stats.db")) as ledger:
+        ledger.begin(definition)
+        ledger.append("toy", events, sequence=0)
+    (folder / "toy").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["resume", "toy", "--trials", "2"],
+            "2 trials of 'toy' were begun already; give --trials 3",
+        ),
+        (["resume", "toy", "--trials", "0"], "--trials 0: give a whole number from 1"),
+        (["cartpole", "lr=1..2", "--name", "toy"], "sweep 'toy' exists (1 of 2 trials ended)"),
+    ],
+)
+def test_a_sweep_that_exists_is_left_as_it_is_when_words_do_not_fit_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    toy_sweep(tmp_path, ["failed", "running"], trials=2)
+    code, _, err = said(capsys, "sweep", *words, "--runs", str(tmp_path))
+    assert (code, message in err) == (2, True), err
+    assert len(events_of(tmp_path, "toy")) == 3
+
+
+def test_it_fails_and_says_how_to_try_more_when_no_trial_is_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_sweep(tmp_path, ["failed", "failed"], trials=2)
+    code, _, err = said(capsys, "sweep", "resume", "toy", "--runs", str(tmp_path))
+    assert code == 1
+    assert "no trial of toy is complete: 2 of 2 trials ended, 2 failed" in err
+    more = f"try others with: metta sweep resume toy --runs {tmp_path} --trials 4\nor begin a new"
+    assert more in err
+
+
+def test_a_new_sweep_is_asked_for_when_a_whole_grid_has_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_sweep(tmp_path, ["failed"] * 6, trials=6, sampler="grid")
+    place = ["--runs", str(tmp_path)]
+    code, _, err = said(capsys, "sweep", "resume", "toy", *place)
+    assert (code, "--trials" in err, "begin a new sweep" in err) == (1, False, True)
+    code, _, err = said(capsys, "sweep", "resume", "toy", "--trials", "9", *place)
+    assert (code, "all 6 combinations of the grid" in err) == (2, True)
 
 
 def test_a_running_trial_shows_how_far_it_is(tmp_path: Path) -> None:
