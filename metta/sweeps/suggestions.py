@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OptunaSuggester",
     "Suggester",
+    "fewest_trials",
     "grid_size",
     "importances",
     "largest_number",
@@ -215,6 +216,11 @@ def replayed(definition: SweepDefinition, events: Iterable[Event]) -> tuple[Sugg
     return suggester, ""
 
 
+def fewest_trials(definition: SweepDefinition) -> int:
+    """How many trials must be complete to tell importances."""
+    return max(2, 2 * len(definition.ranges))
+
+
 def importances(definition: SweepDefinition, events: Iterable[Event]) -> dict[str, float]:
     """Name of a setting -> its share of the score's variation (PED-ANOVA); empty if that is not known."""
     suggester = OptunaSuggester(definition, given=True)
@@ -222,7 +228,7 @@ def importances(definition: SweepDefinition, events: Iterable[Event]) -> dict[st
     for event in events:
         suggester.follow(event)
         trials.follow(event)
-    if len(trials.in_state("complete")) < 2 * len(definition.ranges) or not definition.ranges:
+    if len(trials.in_state("complete")) < fewest_trials(definition) or not definition.ranges:
         return {}
     names = {one.path: one.name for one in definition.ranges}
     shares = suggester.importances().items()
