@@ -15,7 +15,7 @@ from metta.cli.commands.train import checked_options
 from metta.cli.options import add_database, database_of
 from metta.cli.own_envs import recall_env, remember_env
 from metta.cli.tables import say
-from metta.errors import ConfigError, RunLockedError, SweepError
+from metta.errors import ConfigError, SweepError
 from metta.untrusted.paths import check_name
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _LEASE_SECONDS = 12.0
 """A run that was pruned notices within a third of it."""
 _QUEUED = 8
 """Jobs that are kept in the queue where other machines do them, if --workers does not say it."""
-LOCK_FILE = "sweep.lock"
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -167,12 +166,13 @@ def driven(
     """Carry a sweep on to its end, or until Ctrl-C; one process at a time."""
     from metta.jobs.worker_names import release_dead
     from metta.sweeps.driver import SweepDriver
+    from metta.sweeps.lock import hold_sweep
 
     folder, env = Path(definition.runs) / definition.name, _env_of(definition)
     folder.mkdir(parents=True, exist_ok=True)
     recall_env(folder, env)
     remember_env(folder, env)
-    with _locked(folder, definition):
+    with hold_sweep(definition):
         count = _num_workers(options, definition)
         release_dead(ledger)
         driver = SweepDriver(
@@ -204,7 +204,7 @@ def driven(
 
 def resume_command(definition: "SweepDefinition", options: argparse.Namespace) -> str:
     """The command that carries a sweep on, with the folder and database of this one."""
-    words = ["metta", options.command, "resume", definition.name]
+    words = ["metta", "sweep" if definition.ranges else "seeds", "resume", definition.name]
     if options.runs != "runs":
         words += ["--runs", options.runs]
     if options.database is not None:
@@ -297,20 +297,6 @@ def _env_of(definition: "SweepDefinition") -> str:
     from metta.train.train_config import TrainingConfig
 
     return TrainingConfig.from_dict(definition.settings).env
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, definition: "SweepDefinition") -> Iterator[None]:
-    from metta.file_locks import hold_lock
-
-    file = folder / LOCK_FILE
-    with hold_lock(file) as is_ours:
-        if not is_ours:
-            raise RunLockedError(
-                f"the sweep {definition.name!r} is being carried on by another process, which holds "
-                f"{str(file)!r}; wait for it, or stop it with Ctrl-C"
-            )
-        yield
 
 
 def _num_workers(options: argparse.Namespace, definition: "SweepDefinition") -> int:

@@ -176,10 +176,10 @@ def _numbers(word: str, name: str, leaf: Leaf, text: str) -> Range:
             f"values: {name}=A,B"
         )
     if first and last.startswith("."):
-        high = last.lstrip(".")
+        end = last.lstrip(".")
         raise ConfigError(
-            f"{word!r} has more than two dots between its ends; write {name}={first}..{high}, or "
-            f"{name}={first}..0.{high} if that is meant"
+            f"{word!r} has more than two dots between its ends; write {name}={first}..{end}, or "
+            f"{name}={first}..0.{end} if that is meant"
         )
     if not dots or not first or not last:
         raise ConfigError(f"{word!r} is not a range; write {name}=LOW..HIGH, or {name}=A,B,C")

@@ -104,7 +104,7 @@ def _carry_on(
     if options.json:
         say(_json(definition, trial, means))
     else:
-        say("\n".join(_lines(definition, trial, means)))
+        say("\n".join(_lines(definition, trial, means, options)))
         _draw(definition, trial)
     return 0
 
@@ -123,7 +123,10 @@ def _estimates(trial: "Trial") -> dict[str, "Estimate"]:
 
 
 def _lines(
-    definition: "SweepDefinition", trial: "Trial", means: dict[str, "Estimate"]
+    definition: "SweepDefinition",
+    trial: "Trial",
+    means: dict[str, "Estimate"],
+    options: argparse.Namespace,
 ) -> Iterator[str]:
     interval = "95 % interval"
     rows = [["seed", "score", f"{interval} over episodes", "steps", "seconds", "run"]]
@@ -138,8 +141,8 @@ def _lines(
         ends = f"{shown_number(found.low)} .. {shown_number(found.high)}"
         rows.append([name, shown_number(found.value), ends])
     yield table(rows)
-    runs = ",".join(one.run for one in trial.runs)
-    compared = shlex.join(["metta", "compare", f"{definition.name}={runs}", "OTHER=..."])
+    place = [] if options.runs == "runs" else ["--runs", options.runs]
+    compared = shlex.join(["metta", "compare", definition.name, "OTHER", *place])
     yield f"compare with other settings: {compared}"
 
 

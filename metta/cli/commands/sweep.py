@@ -1,6 +1,7 @@
 """`metta sweep`: tries values of settings, and finds the best ones."""
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from metta.cli.sweeping import (
     driven,
     more_trials,
     opened,
+    resume_command,
 )
 from metta.cli.tables import say
 from metta.errors import ConfigError, SweepError
@@ -24,7 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "run"]
 
-_ACTIONS = ("resume", "status", "best", "plot")
+_ACTIONS = ("resume", "status", "best", "plot", "remove")
+_OTHER_WORDS = {
+    "continue": "resume",
+    "delete": "remove",
+    "list": "status",
+    "ls": "status",
+    "rm": "remove",
+    "show": "status",
+    "stats": "status",
+}
+"""What other programs call these actions."""
 _DEFAULTS = {"trials": 40, "seeds": 1, "sampler": "tpe", "pruner": "none", "objective": "score"}
 
 
@@ -32,7 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
         "Trains with other values of some settings in each trial, and finds those with the highest score. "
-        "metta sweep resume|status|best|plot NAME carries a sweep on, or shows what came of it; "
+        "metta sweep resume|status|best|plot|remove NAME carries a sweep on, shows what came of it, or "
+        "removes it; "
         "metta sweep status lists the sweeps."
     )
     parser.epilog = (
@@ -90,30 +103,45 @@ def run(options: argparse.Namespace) -> int:
     """Begin a sweep, or do what the first word says with one."""
     words = list(options.words)
     if not words or words[0] not in _ACTIONS:
+        _check_not_meant(words)
         return _begin(words, options)
     action, *names = words
+    if action == "resume" and any("=" in word for word in names[1:]):
+        raise ConfigError(
+            "settings and ranges of a sweep cannot change once it has begun; begin another one, or leave "
+            f"{' '.join(names[1:])} out"
+        )
     if len(names) > 1 or (not names and action != "status"):
         raise ConfigError(
             f"name one sweep: metta sweep {action} NAME; `metta sweep status` lists them"
         )
     with opened(options, must_exist=True) as ledger:
         if not names:
-            return _list(ledger)
+            return _list(ledger, options)
         definition = ledger.definition(names[0])
         if action == "resume":
             return _resume(ledger, definition, options)
         _check_nothing_chosen(options, action)
-        if action == "plot":
-            return _plot(ledger, definition, options)
-        from metta.cli.sweep_tables import best_lines, shown_json, status_lines
+        if action == "remove":
+            return _remove(ledger, definition)
+        show = {"plot": _plot, "status": _status, "best": _best}[action]
+        return show(ledger, definition, options)
 
-        events = ledger.events(definition.name)
-        if options.json:
-            say(shown_json(definition, events, action))
-        else:
-            lines = best_lines if action == "best" else status_lines
-            say("\n".join(lines(definition, events)))
-        return 0
+
+def _check_not_meant(words: list[str]) -> None:
+    """Refuse what is meant as an action, e.g. ``metta sweep list`` or ``metta sweep statsu first``."""
+    if not words or len(words) > 2 or any(sign in word for word in words for sign in "=:./"):
+        return
+    meant = _OTHER_WORDS.get(words[0])
+    if meant is None and len(words) == 2:
+        import difflib  # seldom needed, and slow to import
+
+        meant = next(iter(difflib.get_close_matches(words[0], _ACTIONS, n=1)), None)
+    if meant is not None:
+        name = words[1] if len(words) == 2 else "" if meant == "status" else "NAME"
+        raise ConfigError(
+            f"{words[0]!r} is no action; did you mean: {f'metta sweep {meant} {name}'.rstrip()}?"
+        )
 
 
 def _begin(words: list[str], options: argparse.Namespace) -> int:
@@ -202,11 +230,57 @@ def _end(ledger: "SweepLedger", definition: "SweepDefinition", options: argparse
     return 0
 
 
-def _list(ledger: "SweepLedger") -> int:
-    from metta.cli.sweep_tables import list_lines
+def _list(ledger: "SweepLedger", options: argparse.Namespace) -> int:
+    from metta.cli.sweep_tables import list_json, list_lines
+    from metta.sweeps.lock import is_held
 
-    sweeps = [(ledger.definition(name), ledger.events(name)) for name in ledger.names()]
-    say("\n".join(list_lines(sweeps)) if sweeps else f"there are no sweeps in {ledger.url}")
+    definitions = [ledger.definition(name) for name in ledger.names()]
+    sweeps = [(one, ledger.events(one.name), is_held(one)) for one in definitions]
+    if options.json:
+        say(list_json(sweeps))
+    else:
+        say("\n".join(list_lines(sweeps)) if sweeps else f"there are no sweeps in {ledger.url}")
+    return 0
+
+
+def _status(
+    ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace
+) -> int:
+    from metta.cli.sweep_tables import is_done, shown_json, status_lines
+    from metta.sweeps.lock import is_held
+    from metta.sweeps.trials import Trials
+
+    is_running, events = is_held(definition), ledger.events(definition.name)
+    if options.json:
+        say(shown_json(definition, events, "status", is_running))
+    else:
+        say("\n".join(status_lines(definition, events, is_running)))
+        if is_running is False and not is_done(definition, Trials(events)):
+            say(f"nobody carries it on; continue with: {resume_command(definition, options)}")
+    return 0
+
+
+def _best(ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace) -> int:
+    from metta.cli.sweep_tables import best_lines, shown_json
+
+    events = ledger.events(definition.name)
+    if options.json:
+        say(shown_json(definition, events, "best"))
+    else:
+        say("\n".join(best_lines(definition, events)))
+    return 0
+
+
+def _remove(ledger: "SweepLedger", definition: "SweepDefinition") -> int:
+    """Remove a sweep from the database, unless a process carries it on."""
+    from metta.sweeps.lock import hold_sweep
+
+    folder = Path(definition.runs) / definition.name
+    with hold_sweep(definition) if folder.is_dir() else contextlib.nullcontext():
+        ledger.remove(definition)
+    say(f"removed {definition.name!r} from {ledger.url}")
+    if folder.is_dir():
+        say(f"its runs stay in {folder}; remove that folder if you do not need them")
     return 0
 
 
@@ -215,6 +289,8 @@ def _plot(ledger: "SweepLedger", definition: "SweepDefinition", options: argpars
 
     default = str(Path(options.runs) / definition.name / "sweep.png")
     file = written_file(options.out or default)
+    if file.suffix.lower() != ".png":
+        raise ConfigError(f"--output {str(file)!r}: the picture is a PNG; give a file.png")
     draw_sweep(file, definition, ledger.events(definition.name))
     say(f"drew the sweep to {file}")
     return 0

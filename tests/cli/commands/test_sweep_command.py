@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from faults.zygote import Zygote
 from metta.cli.main import main
 from metta.cli.sweep_tables import status_lines
+from metta.file_locks import hold_lock
+from metta.jobs.job import JobSpec
 from metta.sweeps.ledger import SweepLedger
+from metta.sweeps.tables import sweep_events
 from metta.sweeps.trials import Event, Trials
 from tests.children import TINY, ended, start_metta
 
@@ -67,6 +71,12 @@ def events_of(runs: Path, name: str) -> list[Event]:
         (["cartpole", "lr=1..2", "--database", "mysql://host/db"], "use sqlite or postgresql"),
         (["cartpole", "lr=1..2", "--database", "no_ending"], "no SQLite file of that name"),
         (["resume"], "name one sweep"),
+        (["resume", "first", "lr=1..2"], "ranges of a sweep cannot change"),
+        (["stats", "first"], "did you mean: metta sweep status first?"),
+        (["statsu", "first"], "did you mean: metta sweep status first?"),
+        (["rm", "first"], "did you mean: metta sweep remove first?"),
+        (["delete"], "did you mean: metta sweep remove NAME?"),
+        (["list"], "did you mean: metta sweep status?"),
         (["best", "a", "b"], "name one sweep"),
     ],
 )
@@ -79,7 +89,7 @@ def test_it_is_refused_before_any_work_when_the_input_is_wrong(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("action", ["resume", "status", "best", "plot"])
+@pytest.mark.parametrize("action", ["resume", "status", "best", "plot", "remove"])
 def test_nothing_is_made_when_there_is_no_such_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
 ) -> None:
@@ -158,8 +168,7 @@ def test_a_sweep_ends_with_its_best_trial_and_its_trials_are_runs(
 def test_only_one_process_carries_a_sweep_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from metta.cli.sweeping import LOCK_FILE
-    from metta.file_locks import hold_lock
+    from metta.sweeps.lock import LOCK_FILE
     from tests.sweeps.toy_sweeps import toy_definition
 
     with SweepLedger(str(tmp_path / "stats.db")) as ledger:
@@ -236,6 +245,52 @@ def test_a_new_sweep_is_asked_for_when_a_whole_grid_has_failed(
     assert (code, "--trials" in err, "begin a new sweep" in err) == (1, False, True)
     code, _, err = said(capsys, "sweep", "resume", "toy", "--trials", "9", *place)
     assert (code, "all 6 combinations of the grid" in err) == (2, True)
+
+
+def test_it_is_said_that_nobody_carries_a_sweep_on_when_it_was_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from metta.sweeps.lock import LOCK_FILE
+
+    toy_sweep(tmp_path, ["failed", "running"], trials=2)
+    place = ["--runs", str(tmp_path)]
+    lock = tmp_path / "toy" / LOCK_FILE
+    lock.touch()
+    with hold_lock(lock):
+        _, out, _ = said(capsys, "sweep", "status", "toy", *place)
+        assert ("1 running" in out, "nobody" in out) == (True, False)
+        _, out, _ = said(capsys, "sweep", "status", "--json", *place)
+        assert [one["is_running"] for one in json.loads(out)] == [True]
+        assert said(capsys, "sweep", "remove", "toy", *place)[0] == 1
+    assert len(events_of(tmp_path, "toy")) == 3
+    _, out, _ = said(capsys, "sweep", "status", "toy", *place)
+    assert "1 of 2 trials ended, 1 failed, 1 waiting; wanted" in out
+    assert out.splitlines()[-1] == (
+        f"nobody carries it on; continue with: metta sweep resume toy --runs {tmp_path}"
+    )
+    _, out, _ = said(capsys, "sweep", "status", "toy", "--json", *place)
+    assert json.loads(out)["is_running"] is False
+    _, out, _ = said(capsys, "sweep", "status", *place)
+    assert out.splitlines()[1].split()[:5] == ["toy", "waiting", "1", "of", "2"]
+
+
+def test_the_runs_stay_when_a_sweep_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_sweep(tmp_path, ["failed", "running"], trials=2)
+    (tmp_path / "toy" / "t001-s1").mkdir()
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        ledger.post(
+            JobSpec("train", f"{group}/t002-s1", group, {}) for group in ("sweep/toy", "sweep/b")
+        )
+    code, out, _ = said(capsys, "sweep", "remove", "toy", "--runs", str(tmp_path))
+    assert (code, f"its runs stay in {tmp_path / 'toy'}" in out) == (0, True)
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        assert [record.group for record in ledger.records()] == ["sweep/b"]
+        assert ledger.names() == []
+        with ledger.transaction() as connection:
+            assert connection.execute(select(sweep_events)).all() == []
+    assert (tmp_path / "toy" / "t001-s1").is_dir()
 
 
 def test_a_running_trial_shows_how_far_it_is(tmp_path: Path) -> None:
