@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_groups(words: Sequence[str], output: Path) -> dict[str, list[str]]:
-    """Name of each group -> its runs; a single run is a group of the same name, a folder one of its runs."""
+    """Name of each group -> its runs; a run is a group of its own name, and so is a folder of runs."""
     groups: dict[str, list[str]] = {}
     for word in words:
         name, equals, rest = word.partition("=")
