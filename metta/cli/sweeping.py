@@ -154,9 +154,10 @@ def _check_new(ledger: "SweepLedger", name: str) -> None:
     stored, trials = ledger.definition(name), Trials(ledger.events(name))
     num_ended = len(trials) - len(trials.in_state("running"))
     command = "sweep" if stored.ranges else "seeds"
+    more = ", and tries more with --trials N" if stored.ranges else ""
     raise ConfigError(
         f"{command} {name!r} exists ({num_ended} of {stored.trials} trials ended): metta {command} resume "
-        f"{name} continues it; choose another --name for a new one"
+        f"{name} continues it{more}; choose another --name for a new one"
     )
 
 

@@ -236,6 +236,21 @@ def test_it_fails_and_says_how_to_try_more_when_no_trial_is_complete(
     assert more in err
 
 
+def test_what_is_to_be_tried_is_said_when_a_sweep_stops_after_three_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_sweep(tmp_path, ["running"] * 3, trials=3)
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        keys = [f"sweep/toy/t00{number}-s1" for number in (1, 2, 3)]
+        ledger.post(JobSpec("train", key, "sweep/toy", {}) for key in keys)
+        ledger.cancel(keys=keys)
+    words = ["resume", "toy", "--on", "queue", "--runs", str(tmp_path)]
+    code, _, err = said(capsys, "sweep", *words)
+    assert (code, "3 trials failed one after the other" in err) == (1, True)
+    again = f"metta sweep resume toy --runs {tmp_path} --on queue --trials 6\n"
+    assert f"others with: {again}" in err
+
+
 def test_a_new_sweep_is_asked_for_when_a_whole_grid_has_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
