@@ -176,7 +176,8 @@ def _resume(
     _check_nothing_chosen(options, "resume", besides=("trials",))
     check_runs(definition, options)
     if options.trials is not None:
-        definition = _with_trials(ledger, definition, options.trials)
+        with _held(definition):
+            definition = _with_trials(ledger, definition, options.trials)
     driven(ledger, definition, options)
     return _end(ledger, definition, options)
 
@@ -271,12 +272,18 @@ def _best(ledger: "SweepLedger", definition: "SweepDefinition", options: argpars
     return 0
 
 
-def _remove(ledger: "SweepLedger", definition: "SweepDefinition") -> int:
-    """Remove a sweep from the database, unless a process carries it on."""
+def _held(definition: "SweepDefinition") -> contextlib.AbstractContextManager[None]:
+    """The lock of a sweep; one without a folder here needs none."""
     from metta.sweeps.lock import hold_sweep
 
     folder = Path(definition.runs) / definition.name
-    with hold_sweep(definition) if folder.is_dir() else contextlib.nullcontext():
+    return hold_sweep(definition) if folder.is_dir() else contextlib.nullcontext()
+
+
+def _remove(ledger: "SweepLedger", definition: "SweepDefinition") -> int:
+    """Remove a sweep from the database, unless a process carries it on."""
+    folder = Path(definition.runs) / definition.name
+    with _held(definition):
         ledger.remove(definition)
     say(f"removed {definition.name!r} from {ledger.url}")
     if folder.is_dir():

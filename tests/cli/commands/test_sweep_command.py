@@ -175,7 +175,10 @@ def test_only_one_process_carries_a_sweep_on(
         ledger.begin(toy_definition(tmp_path))
     (tmp_path / "toy").mkdir()
     with hold_lock(tmp_path / "toy" / LOCK_FILE):
-        code, _, err = said(capsys, "sweep", "resume", "toy", "--runs", str(tmp_path))
+        words = ["resume", "toy", "--trials", "99", "--runs", str(tmp_path)]
+        code, _, err = said(capsys, "sweep", *words)
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        assert ledger.definition("toy").trials == 14
     assert (code, "RunLockedError" in err, str(tmp_path / "toy" / LOCK_FILE) in err) == (
         1,
         True,
