@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,31 @@ from metta.sweeps.progress import shown_cost, shown_score
 from metta.sweeps.space import shown_value, words_of
 from metta.sweeps.trials import Event, Trial, Trials, TrialState, best_of, pareto_front
 
-__all__ = ["best_lines", "list_lines", "shown_json", "status_lines", "train_command"]
+__all__ = [
+    "best_lines",
+    "is_done",
+    "list_json",
+    "list_lines",
+    "shown_json",
+    "status_lines",
+    "train_command",
+]
 
 _STATES: tuple[TrialState, ...] = ("complete", "running", "pruned", "failed")
 
 
-def status_lines(definition: SweepDefinition, events: Sequence[Event]) -> Iterator[str]:
-    """How the sweep stands, and a table of its trials."""
+_WAITS = "waiting"
+"""The state of an open trial that nobody carries on."""
+_STATE_OF = {True: "running", False: _WAITS, None: "not known"}
+
+
+def status_lines(
+    definition: SweepDefinition, events: Sequence[Event], is_running: bool | None = None
+) -> Iterator[str]:
+    """How the sweep stands, and a table of its trials; `is_running` None: that is not known."""
     trials = Trials(events)
-    yield f"sweep {definition.name}: {_counts(definition, trials)}; {_aims(definition)}"
+    counts = _counts(definition, trials, is_running)
+    yield f"sweep {definition.name}: {counts}; {_aims(definition)}"
     has_cost = definition.cost != "none"
     names = [one.name for one in definition.ranges]
     head = ["trial", "state", _score_title(definition), *(["cost"] if has_cost else []), *names, ""]
@@ -33,7 +50,8 @@ def status_lines(definition: SweepDefinition, events: Sequence[Event]) -> Iterat
         values = [shown_value(trial.values[one.path]) for one in definition.ranges]
         about = _first_line(trial.reason) or _progress(definition, trial)
         score = shown_score(trial.score)
-        rows.append([str(trial.number), trial.state, score, *cost, *values, about])
+        state = _state(trial, is_running)
+        rows.append([str(trial.number), state, score, *cost, *values, about])
     yield table(rows)
     best = best_of(trials)
     if best is not None and definition.ranges:
@@ -69,22 +87,49 @@ def best_lines(definition: SweepDefinition, events: Sequence[Event]) -> Iterator
         yield table(rows)
 
 
-def list_lines(sweeps: Sequence[tuple[SweepDefinition, Sequence[Event]]]) -> Iterator[str]:
-    """A table of sweeps."""
-    rows = [["sweep", "trials", "runs each", "best", "settings that vary"]]
-    for definition, events in sweeps:
+def list_lines(
+    sweeps: Sequence[tuple[SweepDefinition, Sequence[Event], bool | None]],
+) -> Iterator[str]:
+    """A table of sweeps, each with whether a process carries it on."""
+    rows = [["sweep", "state", "trials", "runs each", "best", "settings that vary"]]
+    for definition, events, is_running in sweeps:
         trials = Trials(events)
         best = best_of(trials)
         ended = len(trials) - len(trials.in_state("running"))
         names = " ".join(one.describe() for one in definition.ranges) or "none: several seeds"
         score = shown_score(best.score) if best else "-"
         counts = f"{ended} of {definition.trials}", str(definition.seeds)
-        rows.append([definition.name, *counts, score, names])
+        state = _STATE_OF[is_running]
+        state = "done" if is_done(definition, trials) else state
+        rows.append([definition.name, state, *counts, score, names])
     yield table(rows)
 
 
-def shown_json(definition: SweepDefinition, events: Sequence[Event], action: str) -> str:
+def list_json(sweeps: Sequence[tuple[SweepDefinition, Sequence[Event], bool | None]]) -> str:
+    """All sweeps as one JSON list, each as `shown_json` shows it without its trials."""
+    return json.dumps([_about(*one, with_counts=True) for one in sweeps])
+
+
+def shown_json(
+    definition: SweepDefinition,
+    events: Sequence[Event],
+    action: str,
+    is_running: bool | None = None,
+) -> str:
     """Status or best as one JSON object."""
+    about = _about(definition, events, is_running, with_counts=action != "best")
+    if action != "best":
+        about["trials"] = [_plain(definition, trial) for trial in Trials(events).values()]
+    return json.dumps(about)
+
+
+def _about(
+    definition: SweepDefinition,
+    events: Sequence[Event],
+    is_running: bool | None,
+    *,
+    with_counts: bool,
+) -> dict[str, Any]:
     trials = Trials(events)
     best = best_of(trials)
     about: dict[str, Any] = {
@@ -96,11 +141,10 @@ def shown_json(definition: SweepDefinition, events: Sequence[Event], action: str
         "best": None if best is None else _plain(definition, best),
         "pareto_front": [trial.number for trial in pareto_front(trials)],
     }
-    if action == "best":
-        return json.dumps(about)
-    about["counts"] = {state: len(trials.in_state(state)) for state in _STATES}
-    about["trials"] = [_plain(definition, trial) for trial in trials.values()]
-    return json.dumps(about)
+    if with_counts:
+        about["is_running"] = is_running
+        about["counts"] = {state: len(trials.in_state(state)) for state in _STATES}
+    return about
 
 
 def train_command(definition: SweepDefinition, trial: Trial) -> str:
@@ -126,11 +170,24 @@ def _plain(definition: SweepDefinition, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _counts(definition: SweepDefinition, trials: Trials) -> str:
+def _counts(definition: SweepDefinition, trials: Trials, is_running: bool | None = None) -> str:
     ended = len(trials) - len(trials.in_state("running"))
-    counts = {state: len(trials.in_state(state)) for state in _STATES if state != "complete"}
-    others = "".join(f", {count} {state}" for state, count in counts.items() if count)
+    found = Counter(_state(trial, is_running) for trial in trials.values())
+    others = "".join(
+        f", {found[state]} {state}"
+        for state in (*_STATES, _WAITS)
+        if found[state] and state != "complete"
+    )
     return f"{ended} of {definition.trials} trials ended{others}"
+
+
+def _state(trial: Trial, is_running: bool | None) -> str:
+    return _WAITS if trial.state == "running" and is_running is False else trial.state
+
+
+def is_done(definition: SweepDefinition, trials: Trials) -> bool:
+    """Whether all trials have ended."""
+    return not trials.in_state("running") and len(trials) >= definition.trials
 
 
 def _aims(definition: SweepDefinition) -> str:

@@ -15,7 +15,7 @@ from metta.cli.commands.train import checked_options
 from metta.cli.options import add_database, database_of
 from metta.cli.own_envs import recall_env, remember_env
 from metta.cli.tables import say
-from metta.errors import ConfigError, RunLockedError, SweepError
+from metta.errors import ConfigError, SweepError
 from metta.untrusted.paths import check_name
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ __all__ = [
     "check_runs",
     "defined",
     "driven",
+    "more_trials",
     "opened",
     "resume_command",
 ]
@@ -45,7 +46,6 @@ _LEASE_SECONDS = 12.0
 """A run that was pruned notices within a third of it."""
 _QUEUED = 8
 """Jobs that are kept in the queue where other machines do them, if --workers does not say it."""
-LOCK_FILE = "sweep.lock"
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +99,8 @@ def defined(
     from metta.train.parsing.values import plain_data
     from metta.train.settings import given_paths, setting_values
 
+    if options.name is not None:
+        check_name(options.name, "--name")
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers {options.workers}: give 1 or more")
     if options.address is not None and options.on != "ray":
@@ -132,14 +134,31 @@ def defined(
 def begun(ledger: "SweepLedger", definition: "SweepDefinition") -> Path:
     """Enter a new sweep and make its folder; returns the folder."""
     folder = Path(definition.runs) / definition.name
+    _check_new(ledger, definition.name)
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(
-            f"the folder {str(folder)!r} has something in it already, and no sweep in {ledger.url}; choose "
-            "another name with --name, or remove it"
+            f"the folder {str(folder)!r} has something in it already, and {ledger.url} has no sweep of "
+            "this name; choose another --name, or give the --database in which it is"
         )
     remember_env(folder, _env_of(definition))
     ledger.begin(definition)
     return folder
+
+
+def _check_new(ledger: "SweepLedger", name: str) -> None:
+    """Refuse the name of a sweep that the database has, and say how that one goes on."""
+    if name not in ledger.names():
+        return
+    from metta.sweeps.trials import Trials
+
+    stored, trials = ledger.definition(name), Trials(ledger.events(name))
+    num_ended = len(trials) - len(trials.in_state("running"))
+    command = "sweep" if stored.ranges else "seeds"
+    more = ", and tries more with --trials N" if stored.ranges else ""
+    raise ConfigError(
+        f"{command} {name!r} exists ({num_ended} of {stored.trials} trials ended): metta {command} resume "
+        f"{name} continues it{more}; choose another --name for a new one"
+    )
 
 
 def driven(
@@ -148,12 +167,13 @@ def driven(
     """Carry a sweep on to its end, or until Ctrl-C; one process at a time."""
     from metta.jobs.worker_names import release_dead
     from metta.sweeps.driver import SweepDriver
+    from metta.sweeps.lock import hold_sweep
 
     folder, env = Path(definition.runs) / definition.name, _env_of(definition)
     folder.mkdir(parents=True, exist_ok=True)
     recall_env(folder, env)
     remember_env(folder, env)
-    with _locked(folder, definition):
+    with hold_sweep(definition):
         count = _num_workers(options, definition)
         release_dead(ledger)
         driver = SweepDriver(
@@ -177,12 +197,15 @@ def driven(
             say(f"interrupted, and what runs is saved; continue with: {again}", flush=True)
             raise
         except SweepError as error:
-            raise SweepError(f"{error}\nif that is mended, continue with: {again}") from error
+            after = f"if that is mended, continue with: {again}"
+            if driver.has_only_failed:
+                after = more_trials(definition, options, len(driver.trials))
+            raise SweepError(f"{error}\n{after}") from error
 
 
 def resume_command(definition: "SweepDefinition", options: argparse.Namespace) -> str:
     """The command that carries a sweep on, with the folder and database of this one."""
-    words = ["metta", options.command, "resume", definition.name]
+    words = ["metta", "sweep" if definition.ranges else "seeds", "resume", definition.name]
     if options.runs != "runs":
         words += ["--runs", options.runs]
     if options.database is not None:
@@ -192,6 +215,23 @@ def resume_command(definition: "SweepDefinition", options: argparse.Namespace) -
     if options.address is not None:
         words += ["--address", options.address]
     return shlex.join(words)
+
+
+def more_trials(definition: "SweepDefinition", options: argparse.Namespace, num_begun: int) -> str:
+    """What to do after trials that failed: they are not tried again, others are."""
+    new = "begin a new sweep with another --name"
+    largest = num_begun
+    if definition.ranges:
+        from metta.sweeps.suggestions import largest_number
+
+        wanted = definition.trials if definition.trials > num_begun else 2 * num_begun
+        largest = min(wanted, largest_number(definition))
+    if largest <= num_begun:
+        return f"trials that failed are not tried again; if that is mended, {new}"
+    return (
+        "trials that failed are not tried again; if that is mended, try others with: "
+        f"{resume_command(definition, options)} --trials {largest}\nor {new}"
+    )
 
 
 def check_runs(definition: "SweepDefinition", options: argparse.Namespace) -> None:
@@ -248,7 +288,7 @@ def _check_evaluation(evaluation: Any, objective: str) -> None:
 
 def _name(name: str | None, kind: str, resolved: "Resolved") -> str:
     if name is not None:
-        return check_name(name, "--name")
+        return name
     env = resolved.config.env.rpartition(":")[2].lower()
     stem = "".join(sign if sign.isalnum() else "_" for sign in env).strip("_")[:60]
     return f"{kind}-{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -258,20 +298,6 @@ def _env_of(definition: "SweepDefinition") -> str:
     from metta.train.train_config import TrainingConfig
 
     return TrainingConfig.from_dict(definition.settings).env
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, definition: "SweepDefinition") -> Iterator[None]:
-    from metta.file_locks import hold_lock
-
-    file = folder / LOCK_FILE
-    with hold_lock(file) as is_ours:
-        if not is_ours:
-            raise RunLockedError(
-                f"the sweep {definition.name!r} is being carried on by another process, which holds "
-                f"{str(file)!r}; wait for it, or stop it with Ctrl-C"
-            )
-        yield
 
 
 def _num_workers(options: argparse.Namespace, definition: "SweepDefinition") -> int:

@@ -8,7 +8,15 @@ from metta.errors import ConfigError
 from metta.sweeps.pruning import PRUNERS, RUNGS
 from metta.sweeps.ranges import Range
 
-__all__ = ["COSTS", "OBJECTIVES", "SAMPLERS", "SweepDefinition", "check_choices", "run_name"]
+__all__ = [
+    "COSTS",
+    "MAX_TRIALS",
+    "OBJECTIVES",
+    "SAMPLERS",
+    "SweepDefinition",
+    "check_choices",
+    "run_name",
+]
 
 SAMPLERS = ("tpe", "random", "grid")
 OBJECTIVES = ("score", "reward")

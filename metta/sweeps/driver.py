@@ -70,6 +70,12 @@ class SweepDriver:
         """Whether every trial has ended."""
         return not self.trials.in_state("running") and len(self.trials) >= self._definition.trials
 
+    @property
+    def has_only_failed(self) -> bool:
+        """Whether trials failed, and none has worked."""
+        trials = self.trials
+        return bool(trials.in_state("failed")) and not trials.in_state("complete", "pruned")
+
     def _look(self) -> int:
         """Go on with trials whose runs did; returns how many jobs are still open."""
         running = self.trials.in_state("running")
@@ -199,7 +205,7 @@ class SweepDriver:
         """Say what came of a trial; several failures before anything works end the sweep."""
         self._say(ended_line(self._definition, self.trials, trial))
         self._num_failed += trial.state == "failed"
-        if self._num_failed >= _MOST_FAILURES and not self.trials.in_state("complete", "pruned"):
+        if self._num_failed >= _MOST_FAILURES and self.has_only_failed:
             raise SweepError(
                 f"{self._num_failed} trials failed one after the other, and none has worked; the last one: "
                 f"{trial.reason}"

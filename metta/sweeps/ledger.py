@@ -12,6 +12,7 @@ from metta.database.creation import TableMaker, check_version
 from metta.errors import ConfigError, DatabaseError, SweepError, did_you_mean
 from metta.jobs.job import JobSpec
 from metta.jobs.ledger import JobLedger
+from metta.jobs.tables import jobs as job_table
 from metta.sweeps.definition import SweepDefinition
 from metta.sweeps.tables import SWEEPS, sweep_events, sweeps
 from metta.sweeps.trials import Event, EventKind
@@ -73,6 +74,14 @@ class SweepLedger(JobLedger):
         with self.transaction() as connection:
             connection.execute(change)
         return changed
+
+    def remove(self, definition: SweepDefinition) -> None:
+        """Remove a sweep, its events and its jobs, all at once; its runs are files, and stay."""
+        of_name = select(sweeps.c.id).where(sweeps.c.name == definition.name).scalar_subquery()
+        with self.transaction() as connection:
+            connection.execute(job_table.delete().where(job_table.c.job_group == definition.group))
+            connection.execute(sweep_events.delete().where(sweep_events.c.sweep == of_name))
+            connection.execute(sweeps.delete().where(sweeps.c.name == definition.name))
 
     def names(self) -> list[str]:
         """Names of all sweeps, oldest first."""

@@ -5,25 +5,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from metta.errors import ConfigError, MettaError, MissingExtraError
+from metta.errors import ConfigError, MissingExtraError
 from metta.files import atomic_write
-from metta.runs.learning_curve import LearningCurve, read_learning_curve
-from metta.sim.statistics import estimate, mean_of_means
+from metta.sweeps.curves import Curve, mean_curve, reward_curve
 from metta.sweeps.definition import SweepDefinition, run_name
 from metta.sweeps.progress import shown_cost
 from metta.sweeps.ranges import Range
 from metta.sweeps.space import shown_value
-from metta.sweeps.suggestions import importances
+from metta.sweeps.suggestions import fewest_trials, importances
 from metta.sweeps.trials import Event, Trial, Trials, best_of, pareto_front
 
-__all__ = ["draw_seeds", "draw_sweep", "mean_curve"]
+__all__ = ["draw_seeds", "draw_sweep"]
 
 _BLUE, _ORANGE, _GREY = "#2563eb", "#d97706", "#9ca3af"
 _MOST_CURVES = 40
-_NUM_POINTS = 40
-"""Of the mean learning curve."""
+_STEPS, _RETURN = "agent steps", "mean return of the last 100 episodes"
 
 
 def draw_sweep(path: Path, definition: SweepDefinition, events: Sequence[Event]) -> Path:
@@ -37,7 +33,7 @@ def draw_sweep(path: Path, definition: SweepDefinition, events: Sequence[Event])
     figure, panels = pyplot.subplots(2, 2, figsize=(13, 9), layout="constrained")
     try:
         _draw_values(panels[0][0], definition, trials)
-        _draw_importance(panels[0][1], _importances(definition, events))
+        _draw_importance(panels[0][1], definition, events)
         if definition.cost == "none":
             _draw_progress(panels[1][0], definition, trials)
         else:
@@ -56,55 +52,20 @@ def draw_seeds(path: Path, definition: SweepDefinition, trial: Trial) -> Path:
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     try:
         for curve in curves.values():
-            points = [(part.agent_step, part.mean) for part in curve.parts]
-            if points:
-                axes.plot(*zip(*points, strict=True), color=_GREY, lw=0.8, alpha=0.8)
+            if curve:
+                axes.plot(*zip(*curve, strict=True), color=_GREY, lw=0.8, alpha=0.8)
         steps, means, lows, highs = mean_curve(list(curves.values()))
         axes.fill_between(steps, lows, highs, color=_BLUE, alpha=0.2, linewidth=0)
         label = f"mean of {len(curves)} seeds, 95 % interval"
         axes.plot(
             steps, means, color=_BLUE, lw=2, marker="o" if len(steps) == 1 else None, label=label
         )
-        axes.set(
-            title=definition.name, xlabel="agent steps at the start of an episode", ylabel="return"
-        )
+        axes.set(title=definition.name, xlabel=_STEPS, ylabel=_RETURN)
         axes.grid(alpha=0.3)
         axes.legend(loc="best", fontsize="small")
         return atomic_write(path, lambda target: figure.savefig(target, format="png", dpi=120))
     finally:
         pyplot.close(figure)
-
-
-def mean_curve(
-    curves: Sequence[LearningCurve],
-) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Steps, mean over the runs, and both ends of its 95 % interval, where all runs have a curve."""
-    known = [curve.parts for curve in curves if curve.parts]
-    if not known:
-        return [], [], [], []
-    begin = max(parts[0].agent_step for parts in known)
-    end = min(parts[-1].agent_step for parts in known)
-    steps = np.linspace(begin, end, _NUM_POINTS) if end > begin else np.array([begin])
-    values = np.array(
-        [
-            np.interp(steps, [part.agent_step for part in parts], [part.mean for part in parts])
-            for parts in known
-        ]
-    )
-    found = [estimate(mean_of_means, [column]) for column in values.T]
-    return (
-        steps.tolist(),
-        [one.value for one in found],
-        [one.low for one in found],
-        [one.high for one in found],
-    )
-
-
-def _importances(definition: SweepDefinition, events: Sequence[Event]) -> dict[str, float]:
-    try:
-        return importances(definition, events)
-    except MissingExtraError:  # a grid needs no Optuna
-        return {}
 
 
 def _draw_values(axes: Any, definition: SweepDefinition, trials: Trials) -> None:
@@ -136,15 +97,29 @@ def _draw_values(axes: Any, definition: SweepDefinition, trials: Trials) -> None
     axes.set_title("values and scores (yellow is best)")
 
 
-def _draw_importance(axes: Any, shares: dict[str, float]) -> None:
+def _draw_importance(axes: Any, definition: SweepDefinition, events: Sequence[Event]) -> None:
     axes.set_title("how much of the score each setting explains (PED-ANOVA)")
+    shares, why_none = _importances(definition, events)
     if not shares:
-        axes.text(0.5, 0.5, "too few trials are complete", ha="center", va="center")
+        axes.text(0.5, 0.5, why_none, ha="center", va="center")
         axes.set_axis_off()
         return
     names = sorted(shares, key=lambda name: shares[name])
     axes.barh(names, [shares[name] for name in names], color=_BLUE)
     axes.set_xlabel("share")
+
+
+def _importances(
+    definition: SweepDefinition, events: Sequence[Event]
+) -> tuple[dict[str, float], str]:
+    """Shares of the score's variation, and why there are none."""
+    found, needed = len(Trials(events).in_state("complete")), fewest_trials(definition)
+    if found < needed:
+        return {}, f"too few trials are complete: {found}, and {needed} are needed"
+    try:
+        return importances(definition, events), "scores do not differ"
+    except MissingExtraError as error:  # a grid needs no Optuna
+        return {}, str(error).replace("; ", ";\n")
 
 
 def _draw_progress(axes: Any, definition: SweepDefinition, trials: Trials) -> None:
@@ -195,24 +170,19 @@ def _draw_curves(axes: Any, definition: SweepDefinition, trials: Trials) -> None
     if best is not None and best not in shown:
         shown.append(best)
     for trial in sorted(shown, key=lambda trial: best is not None and trial.number == best.number):
-        parts = _curve(definition, run_name(definition, trial.number, 0)).parts
+        curve = _curve(definition, run_name(definition, trial.number, 0))
         is_best = best is not None and trial.number == best.number
         look = {"color": _ORANGE, "lw": 2} if is_best else {"color": _BLUE, "lw": 0.8, "alpha": 0.5}
-        look |= {"marker": "o", "ms": 3} if len(parts) == 1 else {}
+        look |= {"marker": "o", "ms": 3} if len(curve) == 1 else {}
         label = f"best: trial {trial.number}" if is_best else None
-        steps, means = [part.agent_step for part in parts], [part.mean for part in parts]
-        axes.plot(steps, means, label=label, **look)
-    axes.set(title="learning curves (first seed)", xlabel="agent steps", ylabel="return")
+        axes.plot([step for step, _ in curve], [reward for _, reward in curve], label=label, **look)
+    axes.set(title="learning curves (first seed)", xlabel=_STEPS, ylabel=_RETURN)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
 
 
-def _curve(definition: SweepDefinition, run: str) -> LearningCurve:
-    """The curve of a run; empty if its log cannot be read from here."""
-    try:
-        return read_learning_curve(Path(definition.runs) / run / "events.jsonl")
-    except (MettaError, OSError):
-        return LearningCurve()
+def _curve(definition: SweepDefinition, run: str) -> Curve:
+    return reward_curve(Path(definition.runs) / run / "events.jsonl")
 
 
 def _height(one: Range, value: Any) -> float:

@@ -36,6 +36,7 @@ _FIXED = {
 _TESTS = (
     (Ge, "ge", operator.ge), (Gt, "gt", operator.gt), (Le, "le", operator.le), (Lt, "lt", operator.lt)
 )  # fmt: skip
+_MOST_CHOICES = 200
 _OPEN, _CLOSED = "([{", ")]}"
 
 
@@ -154,6 +155,11 @@ def _reads_as_numbers(text: str) -> bool:
 def _choices(word: str, name: str, leaf: Leaf, parts: Sequence[str]) -> Range:
     if not all(parts):
         raise ConfigError(f"{word!r}: a value between its commas is missing; write {name}=A,B")
+    if len(parts) > _MOST_CHOICES:
+        raise ConfigError(
+            f"{name} has {len(parts):,} values; list at most {_MOST_CHOICES}, or write numbers as "
+            f"{name}=LOW..HIGH"
+        )
     values = [_value(word, leaf, part) for part in parts]
     for first, second in itertools.combinations(range(len(values)), 2):
         if values[first] == values[second]:
@@ -168,6 +174,12 @@ def _numbers(word: str, name: str, leaf: Leaf, text: str) -> Range:
         raise ConfigError(
             f"{word!r}: {leaf.path} is {leaf.words}, and has no numbers between two ends; list its "
             f"values: {name}=A,B"
+        )
+    if first and last.startswith("."):
+        end = last.lstrip(".")
+        raise ConfigError(
+            f"{word!r} has more than two dots between its ends; write {name}={first}..{end}, or "
+            f"{name}={first}..0.{end} if that is meant"
         )
     if not dots or not first or not last:
         raise ConfigError(f"{word!r} is not a range; write {name}=LOW..HIGH, or {name}=A,B,C")

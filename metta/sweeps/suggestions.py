@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from metta.errors import ConfigError, MissingExtraError
 from metta.seeding import derive_seed, numpy_generator
-from metta.sweeps.definition import SweepDefinition
+from metta.sweeps.definition import MAX_TRIALS, SweepDefinition
 from metta.sweeps.ranges import Range, num_values, values_of
 from metta.sweeps.trials import Event, Trials
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["OptunaSuggester", "Suggester", "grid_size", "importances", "replayed", "suggester_of"]
+__all__ = [
+    "OptunaSuggester",
+    "Suggester",
+    "fewest_trials",
+    "grid_size",
+    "importances",
+    "largest_number",
+    "replayed",
+    "suggester_of",
+]
 
 _MOST_VALUES = 10_000
 """Of one range in a grid."""
@@ -77,6 +86,11 @@ def grid_size(ranges: Sequence[Range]) -> int:
             f"--sampler grid: {size:,} combinations are too many; use --sampler random"
         )
     return size
+
+
+def largest_number(definition: SweepDefinition) -> int:
+    """How many trials the sweep can have at most."""
+    return grid_size(definition.ranges) if definition.sampler == "grid" else MAX_TRIALS
 
 
 class OptunaSuggester:
@@ -202,6 +216,11 @@ def replayed(definition: SweepDefinition, events: Iterable[Event]) -> tuple[Sugg
     return suggester, ""
 
 
+def fewest_trials(definition: SweepDefinition) -> int:
+    """How many trials must be complete to tell importances."""
+    return max(2, 2 * len(definition.ranges))
+
+
 def importances(definition: SweepDefinition, events: Iterable[Event]) -> dict[str, float]:
     """Name of a setting -> its share of the score's variation (PED-ANOVA); empty if that is not known."""
     suggester = OptunaSuggester(definition, given=True)
@@ -209,7 +228,7 @@ def importances(definition: SweepDefinition, events: Iterable[Event]) -> dict[st
     for event in events:
         suggester.follow(event)
         trials.follow(event)
-    if len(trials.in_state("complete")) < 2 * len(definition.ranges) or not definition.ranges:
+    if len(trials.in_state("complete")) < fewest_trials(definition) or not definition.ranges:
         return {}
     names = {one.path: one.name for one in definition.ranges}
     shares = suggester.importances().items()

@@ -3,6 +3,8 @@
 import argparse
 import re
 import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ from metta.sweeps.ranges import read_range
 from tests.pages import blocks_of, text_of
 
 PAGE = "docs/sweeps.md"
+_OWN_ENV = (
+    "from gymnasium.envs.classic_control import CartPoleEnv\n\n\nclass Line(CartPoleEnv): ...\n"
+)
 COMMANDS = [
     shlex.split(line, comments=True)[1:]
     for page in (PAGE, "README.md")
@@ -34,12 +39,23 @@ def options_of(words: list[str]) -> argparse.Namespace:
 def definition_of(words: list[str], runs: Path) -> SweepDefinition | None:
     options = options_of(words)
     options.runs = str(runs)
-    if options.words[0] in ("resume", "status", "best", "plot"):
+    if options.words[0] in ("resume", "status", "best", "plot", "remove"):
         return None
     own = options.words[1:] if words[0] == "seeds" else options.words
     return defined(own, options, words[0])
 
 
+@pytest.fixture
+def own_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment of the page, in the current folder."""
+    (tmp_path / "my_env.py").write_text(_OWN_ENV)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("my_env", None)
+
+
+@pytest.mark.usefixtures("own_env")
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_is_accepted_when_a_page_shows_it(words: list[str], tmp_path: Path) -> None:
     definition = definition_of(words, tmp_path)
@@ -49,7 +65,7 @@ def test_a_command_is_accepted_when_a_page_shows_it(words: list[str], tmp_path: 
 
 def test_the_page_shows_both_commands_in_full() -> None:
     shown = [words for words in COMMANDS if "CartPole-v1" in words]
-    assert [words[0] for words in shown] == ["sweep", "seeds"]
+    assert {words[0] for words in shown} == {"sweep", "seeds"}
     assert len(blocks_of(PAGE, "text")) == 2
 
 

@@ -1,33 +1,16 @@
-"""Pictures of sweeps, and the mean learning curve over seeds."""
+"""Pictures of sweeps and of seeds."""
 
 from pathlib import Path
 
 import pytest
 
 from metta.errors import ConfigError
-from metta.runs.learning_curve import CurvePart, LearningCurve
 from metta.sweeps.driver import SweepDriver
 from metta.sweeps.ledger import SweepLedger
-from metta.sweeps.plots import draw_seeds, draw_sweep, mean_curve
+from metta.sweeps.plots import draw_seeds, draw_sweep
 from tests.sweeps.toy_sweeps import driven, toy_definition, write_log
 
 _PNG = b"\x89PNG"
-
-
-def curve(*points: tuple[float, float]) -> LearningCurve:
-    return LearningCurve(parts=[CurvePart(step, mean, 0.0, 1) for step, mean in points])
-
-
-def test_the_mean_is_taken_where_all_seeds_have_a_curve() -> None:
-    steps, means, lows, highs = mean_curve(
-        [curve((0, 0.0), (100, 100.0)), curve((50, 150.0), (200, 300.0)), curve()]
-    )
-    assert (steps[0], steps[-1]) == (50, 100)
-    assert means[0] == pytest.approx((50 + 150) / 2)
-    assert means[-1] == pytest.approx((100 + 200) / 2)
-    assert all(low <= mean <= high for low, mean, high in zip(lows, means, highs, strict=True))
-    assert mean_curve([curve((10, 3.0))]) == ([10], [3.0], [3.0], [3.0])
-    assert mean_curve([curve()]) == ([], [], [], [])
 
 
 @pytest.mark.parametrize("cost", ["none", "wall"])

@@ -56,6 +56,8 @@ BAD = {
     "clip_coef=0.1..0.3:0": "a step is a number above 0",
     "clip_coef=0.1..0.3:": "leave ':' out for neither",
     "clip_coef=0.1..0.3:linear": "after ':' comes 'log' or a step; found 'linear'",
+    "lr=1e-4...1e-2": "more than two dots between its ends; write lr=1e-4..1e-2",
+    f"n_epochs={','.join(map(str, range(1, 300)))}": "n_epochs has 299 values; list at most 200",
     "lr=..2": "is not a range; write lr=LOW..HIGH",
     "lr=1..": "is not a range",
     "target_kl=null..3": "null is no number",

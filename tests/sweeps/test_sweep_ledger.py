@@ -92,4 +92,6 @@ def test_the_table_tells_everything_in_order_when_it_is_queried(url: str, tmp_pa
             DatabaseError, match="the sweep 'toy' holds data that metta did not write"
         ):
             ledger.events("toy")
+        ledger.remove(definition)
+        assert (ledger.names(), ledger.records()) == ([], [])
     assert rows == [*enumerate(["ask", "tell"] * 3)]

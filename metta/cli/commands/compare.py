@@ -1,6 +1,7 @@
 """`metta compare`: which of several runs, or groups of runs, is better, with confidence intervals."""
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "read_groups", "run"]
 
+_OF_TRIAL = re.compile(r"t\d+-s\d+")
+"""A run of a sweep."""
 _EVEN = 0.5
 """The probability that one is better, if both are alike."""
 
@@ -27,15 +30,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compares the newest evaluations of runs: means and interquartile means with 95 % stratified "
         "bootstrap intervals, and how likely each is better than each other. Several seeds of one set-up "
-        "are given as NAME=RUN,RUN,...: intervals then show how another seed would do."
+        "are given as NAME=RUN,RUN,..., or by the name of `metta seeds`: intervals then show how another "
+        "seed would do."
     )
     parser.epilog = "metta compare adam=adam-1,adam-2,adam-3 sgd=sgd-1,sgd-2,sgd-3"
     parser.add_argument(
         "groups",
         nargs="+",
-        metavar="RUN|NAME=RUN,...",
-        help="two or more runs or groups of runs, by their newest evaluation; RUN:best and RUN:v120 choose "
-        "another",
+        metavar="RUN|SEEDS|NAME=RUN,...",
+        help="two or more runs, names of `metta seeds`, or groups of runs, by their newest evaluation; "
+        "RUN:best and RUN:v120 choose another",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap")
     add_runs(parser)
@@ -44,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the comparison."""
-    names = read_groups(options.groups)
+    names = read_groups(options.groups, Path(options.runs))
     from metta.loggers.events.plain_json import to_json
     from metta.runs.comparison import compare_groups
 
@@ -57,12 +61,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def read_groups(words: Sequence[str]) -> dict[str, list[str]]:
-    """Name of each group -> its runs; a single run is a group of the same name."""
+def read_groups(words: Sequence[str], output: Path) -> dict[str, list[str]]:
+    """Name of each group -> its runs; a run is a group of its own name, and so is a folder of runs."""
     groups: dict[str, list[str]] = {}
     for word in words:
         name, equals, rest = word.partition("=")
-        members = [member for member in rest.split(",") if member] if equals else [word]
+        members = [member for member in rest.split(",") if member] if equals else []
+        members = members if equals else _runs_of_seeds(word, output) or [word]
         if not name or not members:
             raise ConfigError(f"{word!r} names no runs; write RUN, or NAME=RUN,RUN,...")
         if name in groups:
@@ -73,6 +78,22 @@ def read_groups(words: Sequence[str]) -> dict[str, list[str]]:
     if len(groups) < 2:
         raise ConfigError("there is nothing to compare; give two or more runs or groups of runs")
     return groups
+
+
+def _runs_of_seeds(name: str, output: Path) -> list[str]:
+    """The runs in a folder that is no run itself, as `metta seeds` makes it; none if it has none."""
+    for folder in (Path(name), output / name):
+        if (folder / "config.yaml").is_file():
+            return []
+        found = sorted(file.parent.name for file in folder.glob("*/config.yaml"))
+        if len({run.partition("-s")[0] for run in found if _OF_TRIAL.fullmatch(run)}) > 1:
+            raise ConfigError(
+                f"{name!r} is a sweep, and its trials differ; name those that you compare, e.g. "
+                f"{name}/{found[0]}"
+            )
+        if found:
+            return [f"{name}/{run}" for run in found]
+    return []
 
 
 def _evaluation(name: str, output: Path) -> "Evaluation":
@@ -92,8 +113,9 @@ def _evaluation(name: str, output: Path) -> "Evaluation":
 
 def _lines(found: "Comparison", groups: Mapping[str, Sequence["Evaluation"]]) -> Iterator[str]:
     interval = "95 % interval"
+    drawn = "scores" if found.unit == "runs" else found.unit
     rows: list[tuple[str, ...]] = [
-        ("simulation", "group", "runs", found.unit, "mean", interval, "IQM", interval)
+        ("simulation", "group", "runs", drawn, "mean", interval, "IQM", interval)
     ]
     for simulation, by_group in found.estimates.items():
         for group, one in by_group.items():

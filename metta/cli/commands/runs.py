@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from metta.cli.options import URL_VARIABLE, add_runs
 from metta.cli.policy_names import find_run
-from metta.cli.sweeping import LOCK_FILE
 from metta.cli.tables import say, table
 from metta.errors import ConfigError
 from metta.loggers.number_text import shown_number
@@ -70,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _sweeps(output: Path) -> str:
     """How many sweeps there are, each with runs of its own, and the command that lists them."""
+    from metta.sweeps.lock import LOCK_FILE
+
     folders = output.iterdir() if output.is_dir() else ()
     names = sorted(folder.name for folder in folders if (folder / LOCK_FILE).is_file())
     if not names:

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metta.cli.arguments import ARGUMENTS_HELP
-from metta.cli.sweeping import add_sweep_options, begun, check_runs, defined, driven, opened
+from metta.cli.sweeping import (
+    add_sweep_options,
+    begun,
+    check_runs,
+    defined,
+    driven,
+    more_trials,
+    opened,
+)
 from metta.cli.tables import say, table
 from metta.errors import ConfigError, MettaError, SweepError
 from metta.loggers.number_text import shown_number
@@ -90,13 +98,13 @@ def _carry_on(
     if trial.state != "complete":
         raise SweepError(
             f"{definition.name!r} has failed: {trial.reason}\nwhat its runs said is in "
-            f"{definition.runs}/{definition.name}"
+            f"{definition.runs}/{definition.name}\n{more_trials(definition, options, 1)}"
         )
     means = _estimates(trial)
     if options.json:
         say(_json(definition, trial, means))
     else:
-        say("\n".join(_lines(definition, trial, means)))
+        say("\n".join(_lines(definition, trial, means, options)))
         _draw(definition, trial)
     return 0
 
@@ -115,7 +123,10 @@ def _estimates(trial: "Trial") -> dict[str, "Estimate"]:
 
 
 def _lines(
-    definition: "SweepDefinition", trial: "Trial", means: dict[str, "Estimate"]
+    definition: "SweepDefinition",
+    trial: "Trial",
+    means: dict[str, "Estimate"],
+    options: argparse.Namespace,
 ) -> Iterator[str]:
     interval = "95 % interval"
     rows = [["seed", "score", f"{interval} over episodes", "steps", "seconds", "run"]]
@@ -130,8 +141,8 @@ def _lines(
         ends = f"{shown_number(found.low)} .. {shown_number(found.high)}"
         rows.append([name, shown_number(found.value), ends])
     yield table(rows)
-    runs = ",".join(one.run for one in trial.runs)
-    compared = shlex.join(["metta", "compare", f"{definition.name}={runs}", "OTHER=..."])
+    place = [] if options.runs == "runs" else ["--runs", options.runs]
+    compared = shlex.join(["metta", "compare", definition.name, "OTHER", *place])
     yield f"compare with other settings: {compared}"
 
 

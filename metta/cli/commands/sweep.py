@@ -1,14 +1,24 @@
 """`metta sweep`: tries values of settings, and finds the best ones."""
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metta.cli.arguments import ARGUMENTS_HELP
 from metta.cli.options import add_out, written_file
-from metta.cli.sweeping import add_sweep_options, begun, check_runs, defined, driven, opened
+from metta.cli.sweeping import (
+    add_sweep_options,
+    begun,
+    check_runs,
+    defined,
+    driven,
+    more_trials,
+    opened,
+    resume_command,
+)
 from metta.cli.tables import say
-from metta.errors import ConfigError
+from metta.errors import ConfigError, SweepError
 
 if TYPE_CHECKING:
     from metta.sweeps.definition import SweepDefinition
@@ -16,7 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "run"]
 
-_ACTIONS = ("resume", "status", "best", "plot")
+_ACTIONS = ("resume", "status", "best", "plot", "remove")
+_OTHER_WORDS = {
+    "continue": "resume",
+    "delete": "remove",
+    "list": "status",
+    "ls": "status",
+    "rm": "remove",
+    "show": "status",
+    "stats": "status",
+}
+"""What other programs call these actions."""
 _DEFAULTS = {"trials": 40, "seeds": 1, "sampler": "tpe", "pruner": "none", "objective": "score"}
 
 
@@ -24,7 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
         "Trains with other values of some settings in each trial, and finds those with the highest score. "
-        "metta sweep resume|status|best|plot NAME carries a sweep on, or shows what came of it; "
+        "metta sweep resume|status|best|plot|remove NAME carries a sweep on, shows what came of it, or "
+        "removes it; "
         "metta sweep status lists the sweeps."
     )
     parser.epilog = (
@@ -37,7 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PRESET|FILE|NAME=RANGE|NAME=VALUE",
         help=f"{ARGUMENTS_HELP}; one with a range or list is varied",
     )
-    parser.add_argument("--trials", type=int, metavar="N", help="how many to try (default: 40)")
+    parser.add_argument(
+        "--trials",
+        type=int,
+        metavar="N",
+        help="how many to try (default: 40); with resume the new total, above what has begun",
+    )
     parser.add_argument(
         "--seeds",
         type=int,
@@ -77,30 +103,45 @@ def run(options: argparse.Namespace) -> int:
     """Begin a sweep, or do what the first word says with one."""
     words = list(options.words)
     if not words or words[0] not in _ACTIONS:
+        _check_not_meant(words)
         return _begin(words, options)
     action, *names = words
+    if action == "resume" and any("=" in word for word in names[1:]):
+        raise ConfigError(
+            "settings and ranges of a sweep cannot change once it has begun; begin another one, or leave "
+            f"{' '.join(names[1:])} out"
+        )
     if len(names) > 1 or (not names and action != "status"):
         raise ConfigError(
             f"name one sweep: metta sweep {action} NAME; `metta sweep status` lists them"
         )
     with opened(options, must_exist=True) as ledger:
         if not names:
-            return _list(ledger)
+            return _list(ledger, options)
         definition = ledger.definition(names[0])
         if action == "resume":
             return _resume(ledger, definition, options)
         _check_nothing_chosen(options, action)
-        if action == "plot":
-            return _plot(ledger, definition, options)
-        from metta.cli.sweep_tables import best_lines, shown_json, status_lines
+        if action == "remove":
+            return _remove(ledger, definition)
+        show = {"plot": _plot, "status": _status, "best": _best}[action]
+        return show(ledger, definition, options)
 
-        events = ledger.events(definition.name)
-        if options.json:
-            say(shown_json(definition, events, action))
-        else:
-            lines = best_lines if action == "best" else status_lines
-            say("\n".join(lines(definition, events)))
-        return 0
+
+def _check_not_meant(words: list[str]) -> None:
+    """Refuse what is meant as an action, e.g. ``metta sweep list`` or ``metta sweep statsu first``."""
+    if not words or len(words) > 2 or any(sign in word for word in words for sign in "=:./"):
+        return
+    meant = _OTHER_WORDS.get(words[0])
+    if meant is None and len(words) == 2:
+        import difflib  # seldom needed, and slow to import
+
+        meant = next(iter(difflib.get_close_matches(words[0], _ACTIONS, n=1)), None)
+    if meant is not None:
+        name = words[1] if len(words) == 2 else "" if meant == "status" else "NAME"
+        raise ConfigError(
+            f"{words[0]!r} is no action; did you mean: {f'metta sweep {meant} {name}'.rstrip()}?"
+        )
 
 
 def _begin(words: list[str], options: argparse.Namespace) -> int:
@@ -121,7 +162,7 @@ def _begin(words: list[str], options: argparse.Namespace) -> int:
     with opened(options) as ledger:
         begun(ledger, definition)
         driven(ledger, definition, options)
-        return _end(ledger, definition)
+        return _end(ledger, definition, options)
 
 
 def _resume(
@@ -134,21 +175,34 @@ def _resume(
         )
     _check_nothing_chosen(options, "resume", besides=("trials",))
     check_runs(definition, options)
-    if options.trials is not None and options.trials != definition.trials:
-        definition = _with_trials(ledger, definition, options.trials)
+    if options.trials is not None:
+        with _held(definition):
+            definition = _with_trials(ledger, definition, options.trials)
     driven(ledger, definition, options)
-    return _end(ledger, definition)
+    return _end(ledger, definition, options)
 
 
 def _with_trials(
     ledger: "SweepLedger", definition: "SweepDefinition", trials: int
 ) -> "SweepDefinition":
+    """The sweep with a new total, which is above the number of trials that have begun."""
     from metta.sweeps.definition import check_choices
-    from metta.sweeps.suggestions import grid_size
+    from metta.sweeps.suggestions import largest_number
+    from metta.sweeps.trials import Trials
 
     check_choices(definition.with_trials(trials))
-    if definition.sampler == "grid":
-        trials = min(trials, grid_size(definition.ranges))
+    num_begun, largest = len(Trials(ledger.events(definition.name))), largest_number(definition)
+    if num_begun >= largest:
+        raise ConfigError(
+            f"--trials {trials}: all {largest} combinations of the grid {definition.name!r} were begun; "
+            "leave --trials out, or begin another sweep"
+        )
+    if trials <= num_begun:
+        raise ConfigError(
+            f"--trials {trials} is the new total, and {num_begun} trials of {definition.name!r} were begun "
+            f"already; give --trials {num_begun + 1} or more, or leave it out to end those that are open"
+        )
+    trials = min(trials, largest)
     return ledger.set_trials(definition, trials)
 
 
@@ -163,19 +217,77 @@ def _check_nothing_chosen(
             )
 
 
-def _end(ledger: "SweepLedger", definition: "SweepDefinition") -> int:
-    """Say what came of it."""
+def _end(ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace) -> int:
+    """Say what came of it; `SweepError` if that is nothing."""
     from metta.cli.sweep_tables import best_lines
+    from metta.sweeps.trials import Trials
 
-    say("\n".join(best_lines(definition, ledger.events(definition.name))))
+    events = ledger.events(definition.name)
+    text = "\n".join(best_lines(definition, events))
+    trials = Trials(events)
+    if not trials.in_state("complete"):
+        raise SweepError(f"{text}\n{more_trials(definition, options, len(trials))}")
+    say(text)
     return 0
 
 
-def _list(ledger: "SweepLedger") -> int:
-    from metta.cli.sweep_tables import list_lines
+def _list(ledger: "SweepLedger", options: argparse.Namespace) -> int:
+    from metta.cli.sweep_tables import list_json, list_lines
+    from metta.sweeps.lock import is_held
 
-    sweeps = [(ledger.definition(name), ledger.events(name)) for name in ledger.names()]
-    say("\n".join(list_lines(sweeps)) if sweeps else f"there are no sweeps in {ledger.url}")
+    definitions = [ledger.definition(name) for name in ledger.names()]
+    sweeps = [(one, ledger.events(one.name), is_held(one)) for one in definitions]
+    if options.json:
+        say(list_json(sweeps))
+    else:
+        say("\n".join(list_lines(sweeps)) if sweeps else f"there are no sweeps in {ledger.url}")
+    return 0
+
+
+def _status(
+    ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace
+) -> int:
+    from metta.cli.sweep_tables import is_done, shown_json, status_lines
+    from metta.sweeps.lock import is_held
+    from metta.sweeps.trials import Trials
+
+    is_running, events = is_held(definition), ledger.events(definition.name)
+    if options.json:
+        say(shown_json(definition, events, "status", is_running))
+    else:
+        say("\n".join(status_lines(definition, events, is_running)))
+        if is_running is False and not is_done(definition, Trials(events)):
+            say(f"nobody carries it on; continue with: {resume_command(definition, options)}")
+    return 0
+
+
+def _best(ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace) -> int:
+    from metta.cli.sweep_tables import best_lines, shown_json
+
+    events = ledger.events(definition.name)
+    if options.json:
+        say(shown_json(definition, events, "best"))
+    else:
+        say("\n".join(best_lines(definition, events)))
+    return 0
+
+
+def _held(definition: "SweepDefinition") -> contextlib.AbstractContextManager[None]:
+    """The lock of a sweep; one without a folder here needs none."""
+    from metta.sweeps.lock import hold_sweep
+
+    folder = Path(definition.runs) / definition.name
+    return hold_sweep(definition) if folder.is_dir() else contextlib.nullcontext()
+
+
+def _remove(ledger: "SweepLedger", definition: "SweepDefinition") -> int:
+    """Remove a sweep from the database, unless a process carries it on."""
+    folder = Path(definition.runs) / definition.name
+    with _held(definition):
+        ledger.remove(definition)
+    say(f"removed {definition.name!r} from {ledger.url}")
+    if folder.is_dir():
+        say(f"its runs stay in {folder}; remove that folder if you do not need them")
     return 0
 
 
@@ -184,6 +296,8 @@ def _plot(ledger: "SweepLedger", definition: "SweepDefinition", options: argpars
 
     default = str(Path(options.runs) / definition.name / "sweep.png")
     file = written_file(options.out or default)
+    if file.suffix.lower() != ".png":
+        raise ConfigError(f"--output {str(file)!r}: the picture is a PNG; give a file.png")
     draw_sweep(file, definition, ledger.events(definition.name))
     say(f"drew the sweep to {file}")
     return 0

@@ -106,6 +106,26 @@ def test_runs_are_what_is_drawn_when_groups_have_several(
     assert found["best"] == "adam"
 
 
+def test_a_folder_is_a_group_of_its_runs_when_metta_seeds_made_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, mean in (("base", 1.0), ("other", 2.0)):
+        for seed in (1, 2, 10):
+            make_run(tmp_path / name / f"t001-s{seed}", {"a/b": returns_of(mean, seed=seed)})
+    found = compared(capsys, tmp_path, "base", "other")
+    assert (found["unit"], found["runs"]) == ("runs", {"base": 3, "other": 3})
+    group = f"x={','.join(f'base/t001-s{seed}' for seed in (1, 10, 2))}"
+    again = compared(capsys, tmp_path, group, "other")
+    key = "interquartile_means"
+    assert again[key]["a/b"]["x"] == found[key]["a/b"]["base"]
+    assert main(["compare", "base", "other", "--output", str(tmp_path)]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head.split()[:5] == ["simulation", "group", "runs", "scores", "mean"]
+    make_run(tmp_path / "base" / "t002-s1", {"a/b": returns_of(1.0)})
+    assert main(["compare", "base", "other", "--output", str(tmp_path)]) == 2
+    assert "'base' is a sweep, and its trials differ" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "needed"),
     [
@@ -193,7 +213,7 @@ def test_lost_epochs_do_not_count_when_a_run_went_on_from_an_older_one(tmp_path:
 )
 def test_a_config_error_is_raised_when_groups_are_not_clear(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_groups(words)
+        read_groups(words, Path("runs"))
 
 
 def test_the_run_is_named_when_it_was_never_evaluated(

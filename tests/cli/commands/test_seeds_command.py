@@ -46,6 +46,7 @@ def test_seeds_end_with_a_table_and_a_picture_when_all_are_trained(
     assert lines[0].startswith("sweep s: 1 trial of 2 runs, for a high score; 1 worker; database")
     head = next(place for place, line in enumerate(lines) if line.startswith("seed "))
     assert [line.split()[0] for line in lines[head + 1 : head + 3]] == ["5", "6"]
+    assert lines[-2].endswith(f"metta compare s OTHER --runs {tmp_path}")
     assert (tmp_path / "s" / "seeds.png").read_bytes()[:4] == b"\x89PNG"
 
     # again: nothing is trained, the numbers are those of the runs
@@ -56,8 +57,9 @@ def test_seeds_end_with_a_table_and_a_picture_when_all_are_trained(
     assert [one["agent_step"] for one in found["seeds"]] == [96] * 2
     assert main(["runs", "s/t001-s6", "--json", *place]) == 0
     assert json.loads(capsys.readouterr().out)["score"] == scores[1]
-    groups = ["s=" + ",".join(one["run"] for one in found["seeds"]), "one=s/t001-s5"]
-    assert main(["compare", *groups, *place]) == 0
+    capsys.readouterr()
+    assert main(["compare", "s", "one=s/t001-s5", "--json", *place]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == {"s": 2, "one": 1}
 
     assert main(["sweep", "resume", "s", *place]) == 2
     assert "continue it with: metta seeds resume s" in capsys.readouterr().err

@@ -3,14 +3,20 @@
 import json
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from faults.zygote import Zygote
 from metta.cli.main import main
 from metta.cli.sweep_tables import status_lines
+from metta.file_locks import hold_lock
+from metta.jobs.job import JobSpec
 from metta.sweeps.ledger import SweepLedger
+from metta.sweeps.tables import sweep_events
 from metta.sweeps.trials import Event, Trials
 from tests.children import TINY, ended, start_metta
 
@@ -61,10 +67,16 @@ def events_of(runs: Path, name: str) -> list[Event]:
         (["cartpole", "lr=1..2", "--cost", "money"], "choose one of none, steps, wall, cpu"),
         (["cartpole", "lr=1..2", "--objective", "loss"], "choose one of score, reward"),
         (["cartpole", "total_timesteps=1000,2000", "--pruner", "asha"], "use --pruner none"),
-        (["cartpole", "lr=1..2", "--name", "../out"], "is not a name"),
+        (["cartpole", "lr=1..2", "--name", "../out"], "--name '../out' is not a name"),
         (["cartpole", "lr=1..2", "--database", "mysql://host/db"], "use sqlite or postgresql"),
         (["cartpole", "lr=1..2", "--database", "no_ending"], "no SQLite file of that name"),
         (["resume"], "name one sweep"),
+        (["resume", "first", "lr=1..2"], "ranges of a sweep cannot change"),
+        (["stats", "first"], "did you mean: metta sweep status first?"),
+        (["statsu", "first"], "did you mean: metta sweep status first?"),
+        (["rm", "first"], "did you mean: metta sweep remove first?"),
+        (["delete"], "did you mean: metta sweep remove NAME?"),
+        (["list"], "did you mean: metta sweep status?"),
         (["best", "a", "b"], "name one sweep"),
     ],
 )
@@ -77,7 +89,7 @@ def test_it_is_refused_before_any_work_when_the_input_is_wrong(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("action", ["resume", "status", "best", "plot"])
+@pytest.mark.parametrize("action", ["resume", "status", "best", "plot", "remove"])
 def test_nothing_is_made_when_there_is_no_such_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
 ) -> None:
@@ -147,7 +159,8 @@ def test_a_sweep_ends_with_its_best_trial_and_its_trials_are_runs(
 
     # more trials, under the same name only by `resume`
     code, _, err = said(capsys, "sweep", *words, *place)
-    assert (code, "metta sweep resume first" in err or "in it already" in err) == (2, True)
+    told = "sweep 'first' exists (2 of 2 trials ended): metta sweep resume first continues it"
+    assert (code, told in err) == (2, True)
     code, _, err = said(capsys, "sweep", "resume", "first", "--sampler", "random", *place)
     assert (code, "--sampler is chosen when a sweep begins" in err) == (2, True)
 
@@ -155,15 +168,17 @@ def test_a_sweep_ends_with_its_best_trial_and_its_trials_are_runs(
 def test_only_one_process_carries_a_sweep_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from metta.cli.sweeping import LOCK_FILE
-    from metta.file_locks import hold_lock
+    from metta.sweeps.lock import LOCK_FILE
     from tests.sweeps.toy_sweeps import toy_definition
 
     with SweepLedger(str(tmp_path / "stats.db")) as ledger:
         ledger.begin(toy_definition(tmp_path))
     (tmp_path / "toy").mkdir()
     with hold_lock(tmp_path / "toy" / LOCK_FILE):
-        code, _, err = said(capsys, "sweep", "resume", "toy", "--runs", str(tmp_path))
+        words = ["resume", "toy", "--trials", "99", "--runs", str(tmp_path)]
+        code, _, err = said(capsys, "sweep", *words)
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        assert ledger.definition("toy").trials == 14
     assert (code, "RunLockedError" in err, str(tmp_path / "toy" / LOCK_FILE) in err) == (
         1,
         True,
@@ -173,6 +188,127 @@ def test_only_one_process_carries_a_sweep_on(
     other = ["--runs", str(tmp_path / "other"), "--database", str(tmp_path / "stats.db")]
     code, _, err = said(capsys, "sweep", "resume", "toy", *other)
     assert (code, f"add --runs {tmp_path}" in err) == (2, True)
+
+
+def toy_sweep(folder: Path, states: Sequence[str], **changes: Any) -> None:
+    """A sweep whose trials are in these states, without any run."""
+    from tests.sweeps.toy_sweeps import toy_definition
+
+    definition = toy_definition(folder, ["lr=1,2,3,4,5,6"], **changes)
+    events = []
+    for number, state in enumerate(states, 1):
+        values = {"trainer.optimizer.learning_rate": float(number)}
+        events.append(Event("ask", number, {"values": values, "all_seeds": True}))
+        told = {"state": state, "reason": "no such folder", "runs": []}
+        if state != "running":
+            events.append(Event("tell", number, told))
+    with SweepLedger(str(folder / "stats.db")) as ledger:
+        ledger.begin(definition)
+        ledger.append("toy", events, sequence=0)
+    (folder / "toy").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["resume", "toy", "--trials", "2"],
+            "2 trials of 'toy' were begun already; give --trials 3",
+        ),
+        (["resume", "toy", "--trials", "0"], "--trials 0: give a whole number from 1"),
+        (["cartpole", "lr=1..2", "--name", "toy"], "sweep 'toy' exists (1 of 2 trials ended)"),
+    ],
+)
+def test_a_sweep_that_exists_is_left_as_it_is_when_words_do_not_fit_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    toy_sweep(tmp_path, ["failed", "running"], trials=2)
+    code, _, err = said(capsys, "sweep", *words, "--runs", str(tmp_path))
+    assert (code, message in err) == (2, True), err
+    assert len(events_of(tmp_path, "toy")) == 3
+
+
+def test_it_fails_and_says_how_to_try_more_when_no_trial_is_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_sweep(tmp_path, ["failed", "failed"], trials=2)
+    code, _, err = said(capsys, "sweep", "resume", "toy", "--runs", str(tmp_path))
+    assert code == 1
+    assert "no trial of toy is complete: 2 of 2 trials ended, 2 failed" in err
+    more = f"try others with: metta sweep resume toy --runs {tmp_path} --trials 4\nor begin a new"
+    assert more in err
+
+
+def test_what_is_to_be_tried_is_said_when_a_sweep_stops_after_three_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_sweep(tmp_path, ["running"] * 3, trials=3)
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        keys = [f"sweep/toy/t00{number}-s1" for number in (1, 2, 3)]
+        ledger.post(JobSpec("train", key, "sweep/toy", {}) for key in keys)
+        ledger.cancel(keys=keys)
+    words = ["resume", "toy", "--on", "queue", "--runs", str(tmp_path)]
+    code, _, err = said(capsys, "sweep", *words)
+    assert (code, "3 trials failed one after the other" in err) == (1, True)
+    again = f"metta sweep resume toy --runs {tmp_path} --on queue --trials 6\n"
+    assert f"others with: {again}" in err
+
+
+def test_a_new_sweep_is_asked_for_when_a_whole_grid_has_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_sweep(tmp_path, ["failed"] * 6, trials=6, sampler="grid")
+    place = ["--runs", str(tmp_path)]
+    code, _, err = said(capsys, "sweep", "resume", "toy", *place)
+    assert (code, "--trials" in err, "begin a new sweep" in err) == (1, False, True)
+    code, _, err = said(capsys, "sweep", "resume", "toy", "--trials", "9", *place)
+    assert (code, "all 6 combinations of the grid" in err) == (2, True)
+
+
+def test_it_is_said_that_nobody_carries_a_sweep_on_when_it_was_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from metta.sweeps.lock import LOCK_FILE
+
+    toy_sweep(tmp_path, ["failed", "running"], trials=2)
+    place = ["--runs", str(tmp_path)]
+    lock = tmp_path / "toy" / LOCK_FILE
+    lock.touch()
+    with hold_lock(lock):
+        _, out, _ = said(capsys, "sweep", "status", "toy", *place)
+        assert ("1 running" in out, "nobody" in out) == (True, False)
+        _, out, _ = said(capsys, "sweep", "status", "--json", *place)
+        assert [one["is_running"] for one in json.loads(out)] == [True]
+        assert said(capsys, "sweep", "remove", "toy", *place)[0] == 1
+    assert len(events_of(tmp_path, "toy")) == 3
+    _, out, _ = said(capsys, "sweep", "status", "toy", *place)
+    assert "1 of 2 trials ended, 1 failed, 1 waiting; wanted" in out
+    assert out.splitlines()[-1] == (
+        f"nobody carries it on; continue with: metta sweep resume toy --runs {tmp_path}"
+    )
+    _, out, _ = said(capsys, "sweep", "status", "toy", "--json", *place)
+    assert json.loads(out)["is_running"] is False
+    _, out, _ = said(capsys, "sweep", "status", *place)
+    assert out.splitlines()[1].split()[:5] == ["toy", "waiting", "1", "of", "2"]
+
+
+def test_the_runs_stay_when_a_sweep_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_sweep(tmp_path, ["failed", "running"], trials=2)
+    (tmp_path / "toy" / "t001-s1").mkdir()
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        ledger.post(
+            JobSpec("train", f"{group}/t002-s1", group, {}) for group in ("sweep/toy", "sweep/b")
+        )
+    code, out, _ = said(capsys, "sweep", "remove", "toy", "--runs", str(tmp_path))
+    assert (code, f"its runs stay in {tmp_path / 'toy'}" in out) == (0, True)
+    with SweepLedger(str(tmp_path / "stats.db")) as ledger:
+        assert [record.group for record in ledger.records()] == ["sweep/b"]
+        assert ledger.names() == []
+        with ledger.transaction() as connection:
+            assert connection.execute(select(sweep_events)).all() == []
+    assert (tmp_path / "toy" / "t001-s1").is_dir()
 
 
 def test_a_running_trial_shows_how_far_it_is(tmp_path: Path) -> None:
