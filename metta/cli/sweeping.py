@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import itertools
+import math
 import os
 import shlex
 import time
@@ -42,6 +43,8 @@ PLACES = ("local", "queue", "ray")
 _TRIES = 32
 """Combinations among which one that can be trained is looked for."""
 _PAUSE_SECONDS = 0.2
+_IGNORED_SECONDS = 5.0
+"""After which jobs that no worker takes are worth a line."""
 _LEASE_SECONDS = 12.0
 """A run that was pruned notices within a third of it."""
 _QUEUED = 8
@@ -189,9 +192,13 @@ def driven(
         again = resume_command(definition, options)
         try:
             with _workers(options, definition, count) as workers:
+                hint_at = time.monotonic() + _IGNORED_SECONDS if options.on == "queue" else math.inf
                 while not driver.step():
                     if workers is not None:
                         workers.check(ledger)
+                    if time.monotonic() > hint_at:
+                        hint_at = math.inf
+                        _hint_at_workers(ledger, definition, options)
                     time.sleep(_PAUSE_SECONDS)
         except KeyboardInterrupt:
             say(f"interrupted, and what runs is saved; continue with: {again}", flush=True)
@@ -201,6 +208,22 @@ def driven(
             if driver.has_only_failed:
                 after = more_trials(definition, options, len(driver.trials))
             raise SweepError(f"{error}\n{after}") from error
+
+
+def _hint_at_workers(
+    ledger: "SweepLedger", definition: "SweepDefinition", options: argparse.Namespace
+) -> None:
+    """Say how to start a worker, if none has taken a job of this sweep yet."""
+    from metta.envs.env_ids import module_of
+
+    taken = ("held", "done", "failed", "cancelled")
+    if ledger.records(group=definition.group, states=taken):
+        return
+    words = ["metta", "worker", "--runs", options.runs]
+    words += ["--database", options.database] if options.database is not None else []
+    env = _env_of(definition)
+    words += ["--env", env] if module_of(env) is not None else []
+    say(f"no worker has taken a job yet; start one with: {shlex.join(words)}", flush=True)
 
 
 def resume_command(definition: "SweepDefinition", options: argparse.Namespace) -> str:

@@ -11,10 +11,12 @@ import pytest
 from sqlalchemy import select
 
 from faults.zygote import Zygote
+from metta.cli import sweeping
 from metta.cli.main import main
 from metta.cli.sweep_tables import status_lines
 from metta.file_locks import hold_lock
 from metta.jobs.job import JobSpec
+from metta.sweeps.driver import SweepDriver
 from metta.sweeps.ledger import SweepLedger
 from metta.sweeps.tables import sweep_events
 from metta.sweeps.trials import Event, Trials
@@ -290,6 +292,17 @@ def test_it_is_said_that_nobody_carries_a_sweep_on_when_it_was_interrupted(
     assert json.loads(out)["is_running"] is False
     _, out, _ = said(capsys, "sweep", "status", *place)
     assert out.splitlines()[1].split()[:5] == ["toy", "waiting", "1", "of", "2"]
+
+
+def test_it_is_said_how_to_start_a_worker_when_none_takes_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweeping, "_IGNORED_SECONDS", 0.0)
+    monkeypatch.setattr(SweepDriver, "step", lambda _, seen=iter((False, False, True)): next(seen))
+    words = ["sweep", *WORDS, "--name", "toy", "--on", "queue", "--runs", str(tmp_path)]
+    code, out, _ = said(capsys, *words)
+    assert code == 1  # no trial was tried
+    assert out.count(f"start one with: metta worker --runs {tmp_path}\n") == 1
 
 
 def test_the_runs_stay_when_a_sweep_is_removed(
