@@ -298,7 +298,8 @@ def test_it_is_said_how_to_start_a_worker_when_none_takes_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sweeping, "_IGNORED_SECONDS", 0.0)
-    monkeypatch.setattr(SweepDriver, "step", lambda _, seen=iter((False, False, True)): next(seen))
+    steps = iter((False, False, True))
+    monkeypatch.setattr(SweepDriver, "step", lambda _: next(steps))
     words = ["sweep", *WORDS, "--name", "toy", "--on", "queue", "--runs", str(tmp_path)]
     code, out, _ = said(capsys, *words)
     assert code == 1  # no trial was tried
