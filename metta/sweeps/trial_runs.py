@@ -105,7 +105,13 @@ def run_result(definition: SweepDefinition, trial: int, place: int, record: JobR
         agent_step=int(result.get("agent_step") or 0),
         train_seconds=float(result.get("train_seconds") or 0.0),
         cpu_seconds=float(result.get("cpu_seconds") or 0.0),
+        reward=_finite(result.get("reward")),
     )
+
+
+def _finite(number: Any) -> float | None:
+    is_number = isinstance(number, int | float) and math.isfinite(number)
+    return float(number) if is_number else None
 
 
 def score_of(runs: Sequence[RunResult]) -> Estimate:

@@ -49,6 +49,8 @@ class RunResult:
     agent_step: int
     train_seconds: float
     cpu_seconds: float
+    reward: float | None = None
+    """Mean return of the last 100 episodes of training."""
 
 
 @dataclass
@@ -126,7 +128,11 @@ class Trials(dict[int, Trial]):
 
 
 def best_of(trials: Trials) -> Trial | None:
-    """The trial with the best score: by the lower end of its interval where it has several seeds."""
+    """The trial with the best score: by the lower end of its interval where it has several seeds.
+
+    Of equal ones, as where episodes have a highest return, the one whose last episodes of training were
+    best: it got there sooner, or more surely.
+    """
     complete = [trial for trial in trials.in_state("complete") if trial.score is not None]
     return max(complete, key=_goodness, default=None)
 
@@ -145,7 +151,9 @@ def _mean(trial: Trial) -> float:
     return -math.inf if trial.score is None else trial.score.value
 
 
-def _goodness(trial: Trial) -> float:
+def _goodness(trial: Trial) -> tuple[float, float]:
     if trial.score is None:
-        return -math.inf
-    return trial.score.low if len(trial.runs) > 1 else trial.score.value
+        return -math.inf, -math.inf
+    rewards = [run.reward for run in trial.runs if run.reward is not None]
+    reward = sum(rewards) / len(rewards) if rewards else -math.inf
+    return trial.score.low if len(trial.runs) > 1 else trial.score.value, reward

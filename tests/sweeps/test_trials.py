@@ -7,11 +7,16 @@ from metta.sweeps.trials import Event, Trials, best_of, pareto_front
 
 
 def told(
-    number: int, score: tuple[float, float], cost: float | None = None, *, seeds: int = 1
+    number: int,
+    score: tuple[float, float],
+    cost: float | None = None,
+    *,
+    seeds: int = 1,
+    reward: float | None = None,
 ) -> list[Event]:
     value, low = score
     run = {"run": "r", "seed": 1, "score": value, "low": low, "high": value, "agent_step": 1,
-           "train_seconds": 1.0, "cpu_seconds": 1.0}  # fmt: skip
+           "train_seconds": 1.0, "cpu_seconds": 1.0, "reward": reward}  # fmt: skip
     payload: dict[str, Any] = {
         "state": "complete",
         "reason": "",
@@ -31,6 +36,17 @@ def test_the_best_has_the_highest_mean_when_trials_have_one_seed() -> None:
     assert best is not None
     assert best.number == 2  # the first of equals
     assert (best.values, best.asked, best.ended) == ({"x": 2}, 1.0, 2.0)
+
+
+def test_the_best_of_equal_scores_was_best_in_training() -> None:
+    ties = [
+        *told(1, (6.0, 6.0), reward=2.0),
+        *told(2, (6.0, 6.0), reward=3.0),
+        *told(3, (6.0, 6.0)),
+    ]
+    best = best_of(Trials([*ties, *told(4, (5.0, 5.0), reward=9.0)]))
+    assert best is not None
+    assert best.number == 2
 
 
 def test_the_best_has_the_highest_lower_end_when_trials_have_several_seeds() -> None:
