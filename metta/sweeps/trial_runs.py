@@ -20,6 +20,8 @@ __all__ = ["cost_of", "job_key", "jobs_of", "return_at", "run_result", "score_of
 
 _SEED = "trainer.seed"
 _REWARD = "overview/reward"
+_MAX_ATTEMPTS = 10
+"""A run continues from its checkpoint, so each attempt gets further; machines may be taken away often."""
 _COSTS = {"steps": "agent_step", "wall": "train_seconds", "cpu": "cpu_seconds"}
 
 
@@ -37,6 +39,7 @@ def jobs_of(
             kind="train",
             key=job_key(definition, trial, place),
             group=definition.group,
+            max_attempts=_MAX_ATTEMPTS,
             payload={
                 "run": run_name(definition, trial, place),
                 **_settings(definition, {**values, _SEED: definition.first_seed + place}),
