@@ -89,7 +89,7 @@ def play_elsewhere(plans: Sequence[Plan], place: Elsewhere) -> list["Recorded"]:
         ledger.require_usable()
         workers = _workers(place, held)
         keys = [post_again(ledger, spec) for spec in specs]
-        progress = _Progress(ledger, place, workers)
+        progress = _Progress(ledger, place, workers, plans)
         records = await_jobs(ledger, set(keys), look=progress.look, seconds=place.seconds)
     by_key = {record.key: record for record in records}
     _require_done(list(by_key.values()), place)
@@ -162,8 +162,13 @@ def _workers(place: Elsewhere, held: ExitStack) -> Any:
 class _Progress:
     """Says what is waited for, and replaces workers that died."""
 
-    def __init__(self, ledger: "JobLedger", place: Elsewhere, workers: Any) -> None:
+    def __init__(
+        self, ledger: "JobLedger", place: Elsewhere, workers: Any, plans: Sequence[Plan]
+    ) -> None:
+        from metta.rl.evaluate.described import envs_of_workers
+
         self._ledger, self._place, self._workers = ledger, place, workers
+        self._envs = envs_of_workers(plan.evaluator for plan in plans)
         self._said, self._num_idle = -1, 0
 
     def look(self, records: list["JobRecord"]) -> None:
@@ -179,9 +184,9 @@ class _Progress:
         if self._num_idle == _QUIET_LOOKS:
             named = self._place.database
             address = self._ledger.url if "://" in named else shlex.quote(named)
+            command = f"metta worker --database {address}{self._envs}"
             _tell(
-                f"no worker takes them; start one with: metta worker --database {address} (or add "
-                "--workers 2 to this command)"
+                f"no worker takes them; start one with: {command} (or add --workers 2 to this command)"
             )
         self._said = num_done
 

@@ -3,7 +3,8 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ __all__ = [
     "Asked",
     "asked_by",
     "describe_evaluator",
+    "envs_of_workers",
     "described_evaluation",
     "evaluator_of",
     "key_of",
@@ -118,6 +120,13 @@ def described_evaluation(
         "policy_hash": policy_hash,
         "num_threads": torch.get_num_threads(),
     }
+
+
+def envs_of_workers(evaluators: Iterable[Any]) -> str:
+    """Options of `metta worker` that let it play environments of modules: `` --env mine:Maze``."""
+    known = [one for one in evaluators if isinstance(one, PolicyEvaluator)]
+    envs = {task.env for one in known for task in one.tasks.values() if isinstance(task.env, str)}
+    return "".join(f" --env {shlex.quote(env)}" for env in sorted(envs) if module_of(env))
 
 
 def modules_of(evaluator: Mapping[str, Any]) -> list[str]:

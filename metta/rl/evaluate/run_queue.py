@@ -8,7 +8,7 @@ from typing import Any
 
 from metta.agent.policy import Policy
 from metta.errors import ConfigError
-from metta.rl.evaluate.described import asked_by, require_built_in
+from metta.rl.evaluate.described import asked_by, envs_of_workers, require_built_in
 from metta.rl.evaluate.queued import QueuedEvaluation, QueuePlace
 from metta.train.run_config import EvaluationConfig
 
@@ -49,7 +49,7 @@ def open_queue(
         )
     if config.replay_interval > 0:
         _require_inside(run, where)
-    place = _place_of(config, run)
+    place = _place_of(config, run, envs_of_workers([evaluator]))
     queued = QueuedEvaluation(evaluator, place)
     queued.start()
     return queued
@@ -66,17 +66,18 @@ def _require_inside(run: QueuedRun, where: str) -> None:
             )
 
 
-def _place_of(config: EvaluationConfig, run: QueuedRun) -> QueuePlace:
+def _place_of(config: EvaluationConfig, run: QueuedRun, envs: str) -> QueuePlace:
+    """`envs` are options of workers, as `envs_of_workers` gives them."""
     runs, named = run.folder.parent, config.database
     if named is not None:
         is_file = "://" not in named and not named.startswith("env:")
         database = str(Path(named).absolute()) if is_file else named
-        command = f"metta worker --database {shlex.quote(named)}"
+        command = f"metta worker --database {shlex.quote(named)}{envs}"
     elif found := os.environ.get(_URL_VARIABLE):
-        database, command = found, f"metta worker, where {_URL_VARIABLE} is set as it is here"
+        database, command = found, f"metta worker{envs}, where {_URL_VARIABLE} is set as it is here"
     else:
         database = str(runs / _FILE)
-        command = f"metta worker --runs {shlex.quote(_short(runs))}"
+        command = f"metta worker --runs {shlex.quote(_short(runs))}{envs}"
     ray = None
     if config.where == "ray":
         ray = {"address": config.ray_address, "num_workers": config.num_ray_workers}

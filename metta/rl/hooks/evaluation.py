@@ -39,14 +39,14 @@ class EvaluationHook(TrainerHook):
 
     Scores go to ``trainer_state.eval_scores``. A failed evaluation warns; several in a row raise.
 
-    If ``eval_config.where`` is not ``here``, others play: a separate process, or whom the `evaluations` of
-    a run ask. Training does not wait for them except at the end, for ``end_wait_seconds`` at most. Scores
-    are recorded when they arrive, under the epoch that they belong to: by ``checkpoint_hook.saving`` where
-    there is one, in the event log, and for other hooks as ``trainer_state.late_scores``. In which epoch
-    that is depends on the machine. What is saved of a run must not, so ``trainer_state.eval_scores`` takes
-    the scores of the last epoch only. Where the run is saved, policies wait for their scores in files
-    (``RunSaver.owed_evaluations``): a run that was killed or stopped does missing evaluations when it is
-    resumed.
+    If ``eval_config.where`` is not ``here``, others play: a separate process, or the workers that
+    `evaluations` asks. Training does not wait for them except at the end, for ``end_wait_seconds`` at
+    most. Scores are recorded when they arrive, under the epoch that they belong to: by
+    ``checkpoint_hook.saving`` where there is one, in the event log, and for other hooks as
+    ``trainer_state.late_scores``. In which epoch that is depends on the machine. What is saved of a run
+    must not, so ``trainer_state.eval_scores`` takes the scores of the last epoch only. Where the run is
+    saved, policies wait for their scores in files (``RunSaver.owed_evaluations``): a run that was killed or
+    stopped does missing evaluations when it is resumed.
 
     Every ``eval_config.replay_interval`` epochs, and once at the end, an episode of each simulation is
     recorded to `replay_dir`, logged as an event, and uploaded if there is a W&B run. What goes

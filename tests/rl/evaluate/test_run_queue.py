@@ -12,7 +12,13 @@ from metta.curriculum import Curriculum
 from metta.envs.toy import CorridorEnv
 from metta.errors import ConfigError, MissingExtraError
 from metta.rl.clean_trainer import Trainer
-from metta.rl.evaluate.described import asked_by, describe_evaluator, evaluator_of, modules_of
+from metta.rl.evaluate.described import (
+    asked_by,
+    describe_evaluator,
+    envs_of_workers,
+    evaluator_of,
+    modules_of,
+)
 from metta.rl.evaluate.evaluator import PolicyEvaluator
 from metta.rl.evaluate.run_queue import QueuedRun, _place_of
 from metta.rl.hooks import EvaluationHook
@@ -121,19 +127,30 @@ def test_a_password_is_refused_and_not_repeated() -> None:
     assert EvaluationConfig(database="env:QUEUE").database == "env:QUEUE"
 
 
+def test_the_advice_names_the_module_that_a_worker_needs(tmp_path: Path) -> None:
+    run = QueuedRun("id", tmp_path / "a", tmp_path, tmp_path, is_saved=True)
+    own, known = PolicyEvaluator("metta.envs.toy:CorridorEnv"), PolicyEvaluator("CartPole-v1")
+    options = envs_of_workers([own, known, own])
+    assert options == " --env metta.envs.toy:CorridorEnv"
+    for where in (None, "jobs.db"):
+        found = _place_of(EvaluationConfig(where="queue", database=where), run, options)
+        assert found.advice.endswith(options)
+    assert envs_of_workers([known]) == ""
+
+
 def test_the_database_is_the_setting_else_that_of_the_environment_else_in_the_folder_of_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = QueuedRun("id", tmp_path / "runs" / "a", tmp_path, tmp_path, is_saved=True)
     monkeypatch.delenv("METTA_STATS_URL", raising=False)
-    found = _place_of(EvaluationConfig(where="queue"), run)
+    found = _place_of(EvaluationConfig(where="queue"), run, "")
     assert found.database == str(tmp_path / "runs" / "stats.db")
     assert found.advice == f"start one with: metta worker --runs {tmp_path / 'runs'}"
     monkeypatch.setenv("METTA_STATS_URL", "postgresql://metta:SessilePassword77@host/x")
-    found = _place_of(EvaluationConfig(where="queue"), run)
+    found = _place_of(EvaluationConfig(where="queue"), run, "")
     assert found.database.endswith("@host/x")
     assert "SessilePassword77" not in found.advice
-    found = _place_of(EvaluationConfig(where="ray", database="env:QUEUE"), run)
+    found = _place_of(EvaluationConfig(where="ray", database="env:QUEUE"), run, "")
     assert (found.database, found.ray) == ("env:QUEUE", {"address": None, "num_workers": 1})
 
 
